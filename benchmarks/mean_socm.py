@@ -107,6 +107,7 @@ def _all_pairs(encoder: Any, texts: Sequence[str]) -> dict[str, Any]:
 def _groups(encoder: Any, texts: Sequence[str], groups: int) -> dict[str, Any]:
     from tempscale.collapse.length import interval_of
     from tempscale.second_order.socm import socm_square, socm_value
+    from tempscale.stats.sample import keyed_hash
     from tempscale_jobs.audit import summary
     from tempscale_jobs.collapse.dealing import deal
     from tempscale_jobs.collapse.group_tables import Cells, Grouped, with_all
@@ -114,7 +115,10 @@ def _groups(encoder: Any, texts: Sequence[str], groups: int) -> dict[str, Any]:
     from tempscale_jobs.embedding.layout import Layout
 
     tokens = np.array([len(ids) for ids in encoder.tokenizer(texts).ids])
-    layout = Layout.of([f"{k:05d}" for k in range(len(texts))], tokens, interval_of(tokens, EDGES), EDGES)
+    ids = np.array([f"{k:05d}" for k in range(len(texts))], dtype=object)
+    key = np.array([keyed_hash(text_id, 0) for text_id in ids], dtype=np.uint64)
+    stored, starts = np.arange(len(ids), dtype=np.uint32), np.array([0, len(ids)])
+    layout = Layout(ids, key, tokens, interval_of(tokens, EDGES), stored, starts, tuple(EDGES), len(ids), 0, None)
     dealt = deal(layout, Analysis.model_validate({"socm_groups": groups}), groups)
     values, first, second, group, start = [], [], [], [], 0
     for number, own in enumerate(dealt):

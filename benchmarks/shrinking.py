@@ -25,7 +25,7 @@ UNIT_ROWS = 131_072 // 100
 CONSTANTS = {
     "tempscale.collapse.grid:SMALLEST_BLOCK": 10,
     "tempscale.collapse.grid:LARGEST_BLOCK": 65_536 // 100,
-    "tempscale_jobs.collapse.cosine:GATHERED_BYTES": (256 << 20) * DIM // OF_DIM // 100,
+    "tempscale_jobs.collapse.blocks:GATHERED_BYTES": (256 << 20) * DIM // OF_DIM // 100,
     "tempscale_jobs.corpus.vectors:PART": 4096 // 100 + 1,
     "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": 16_384 // 100,
     "tempscale_jobs.corpus.reading:IDS_OF_A_RUN": 131_072 // 100,

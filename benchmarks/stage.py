@@ -109,7 +109,7 @@ def _stage(
     from tempscale import Temperature
     from tempscale_jobs.config.audit import resolve
     from tempscale_jobs.corpus.index import Index
-    from tempscale_jobs.embedding.layout import layout
+    from tempscale_jobs.embedding.layout import Order, layout
     from tempscale_jobs.embedding.scope import Embedded
     from tempscale_jobs.runs.folder import BEGUN, GIVEN, Model, Run
     from tempscale_jobs.runs.journal import Journal
@@ -126,7 +126,7 @@ def _stage(
         try:
             with sessions.session(config.execution) as cluster, Crew(run, cluster, GIVEN, config.embedding) as crew:
                 started, (model,) = time.perf_counter() - begun, run.models
-                where = layout(run, cluster, model, texts, tuple(config.analysis.intervals), 0)
+                where = layout(run, cluster, model, Order(tuple(config.analysis.intervals), 0, texts))
                 index = Index("", {}, "", texts, 0, texts, texts, {}, ())
                 shared = (config, config.embedding, config.corpus, index, run, model, cluster, crew, journal, where)
                 with journal.stage("all pairs", texts * (texts - 1) // 2) as stage:

@@ -579,7 +579,7 @@ RESUMED = Subject(
     + of(
         f"{JOBS}/embedding/lookup.py",
         ("look_up", "run.storage.exists(name)", "False"),
-        ("sort_group", "how.storage.exists(_sorted(first))", "False"),
+        ("sort_group", "how.storage.exists(sorted_name(first))", "False"),
     )
     + of(
         f"{JOBS}/embedding/cache.py",

@@ -145,6 +145,48 @@ def test_files_are_named_by_their_subject(file):
     assert file.stem not in {"utils", "helpers", "base", "manager", "registry", "common", "misc"}
 
 
+MOST_PARAMETERS = 5
+MANY_PARAMETERS = {
+    "cli/records.py": {"export"}, "cli/submit.py": {"submit"},  # The options of commands.
+    "collapse/fused.py": {"_scan"}, "collapse/kernel.py": {"scan", "_look", "_note", "_before", "_candidates", "search"},
+    "second_order/bidiagonal.py": {"_bidiagonalise", "_products_with_column", "_sum_of_roots", "_ql_step"},
+    "second_order/bounds.py": {"_pick"}, "model/packed.py": {"attend"},  # transformers calls it.
+}  # fmt: skip
+"""Functions that may take more: compiled kernels, and what others call."""
+
+
+def parameters(function, optional_too):
+    """How many parameters a function has; those that can only be given by name count where they are not left out."""
+    given = [*function.args.posonlyargs, *function.args.args, *(function.args.kwonlyargs if optional_too else ())]
+    return len([one for one in given if one.arg not in ("self", "cls")])
+
+
+@pytest.mark.parametrize("root", [ROOT / "tempscale", JOBS], ids=["tempscale", "jobs"])
+def test_a_function_takes_five_parameters_or_a_value_that_names_them(root):
+    """Options by name only are free in the public functions of the science."""
+    many = {}
+    for file in sources(root):
+        functions = (node for node in ast.walk(tree(file)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+        private = {f for f in functions if parameters(f, optional_too=root == JOBS or _is_private(f)) > MOST_PARAMETERS}
+        if private:
+            many[file.relative_to(root).as_posix()] = {function.name for function in private}
+    exempt = {file: names for file, names in MANY_PARAMETERS.items() if (root / file).exists()}
+    assert many == exempt
+
+
+def _is_private(function):
+    return function.name.startswith("_") and function.name != "__init__"
+
+
+def test_work_is_given_to_ray_and_taken_from_it_in_one_file():
+    """And Ray is started or joined in one other."""
+    authors = {
+        file.relative_to(JOBS).as_posix() for file in sources(JOBS)
+        if re.search(r"\bray\.(get|wait|put)\(|\.remote\(", file.read_text("utf-8"))
+    }  # fmt: skip
+    assert authors <= {"workers/dispatch.py", "workers/cluster.py"}
+
+
 def test_the_names_of_durable_parts_are_made_in_one_file():
     authors = [file.relative_to(JOBS).as_posix() for file in sources(JOBS) if "/part-{" in file.read_text("utf-8")]
     places = [file.relative_to(JOBS).as_posix() for file in sources(JOBS) if "model={" in file.read_text("utf-8")]

@@ -42,7 +42,7 @@ def grid(folder):
         part[own], row[own] = number, np.arange(len(own))
     interval, labels = np.sort(random.integers(0, INTERVALS, TEXTS)), random.permutation(TEXTS).astype(np.int32)
     names = dict(enumerate(storage.list("texts")))
-    blocks.write_blocks(tiling, names, 0, BOUNDS, part, row, interval, labels)
+    blocks.write_blocks(tiling, names, 0, BOUNDS, blocks.Gathered(part, row, interval, labels))
     for number, (start, stop) in enumerate(BOUNDS):
         block = blocks.read_block(tiling, number)
         assert (block.embeddings == rows[start:stop]).all()

@@ -27,7 +27,7 @@ class Lifecycle:
 
     def __init__(self, config: Command, run: Run, journal: Journal, held: lock.Lock) -> None:
         self.run, self.lock = run, held
-        self._config, self._journal = config, journal
+        self._config, self.journal = config, journal
         self.finished = _record(run, config)
         """The content of run.json if the run ended before this call; the file itself may be damaged."""
         self.is_mended = False
@@ -44,7 +44,7 @@ class Lifecycle:
     def cluster(self, **shared: Storage) -> Iterator[Cluster]:
         """Join or start Ray; check that its machines share the run folder and the folders of the options in `shared`."""
         # Numbers merged in this process must not depend on the number of its cores.
-        with session(self._config.execution, self._journal) as cluster, threadpool_limits(1):
+        with session(self._config.execution, self.journal) as cluster, threadpool_limits(1):
             folders = {"out": self.run.storage} | shared
             nodes.check_run(self.run, [(f"--{option}", storage) for option, storage in folders.items()])
             yield cluster
@@ -54,7 +54,7 @@ class Lifecycle:
         asked = config.embedding.precision
         if asked == "float32":
             return config
-        with self._journal.stage("precision of the model") as stage:
+        with self.journal.stage("precision of the model") as stage:
             found = bfloat16.settle(self.run, cluster, asked)
             stage.note = f"{found.precision}: {found.why}"
         embedding = config.embedding.model_copy(update={"precision": found.precision})
@@ -106,7 +106,7 @@ class Lifecycle:
         for label, more in facts.pop("models", {}).items():
             known["models"][label] |= more
         known["versions"] |= facts.pop("versions", {})
-        stages = {"steps": dict(self._journal.steps), "peak_memory_bytes": self._journal.peak_memory_bytes}
+        stages = {"steps": dict(self.journal.steps), "peak_memory_bytes": self.journal.peak_memory_bytes}
         return self.keep(known | facts | stages)
 
     def keep(self, record: dict[str, Any]) -> dict[str, Any]:

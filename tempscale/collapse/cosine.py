@@ -153,9 +153,9 @@ def cosine_tiles(
         ValueError: there is no tile.
     """
     if device != "cpu":
-        from tempscale.collapse.gpu import cosine_tiles_on
+        from tempscale.collapse.gpu import Wanted, cosine_tiles_on
 
-        return cosine_tiles_on(device, precision, tiles, intervals, neighbours, duplicate, listed)
+        return cosine_tiles_on(device, precision, tiles, Wanted(intervals, neighbours, duplicate, listed))
     found = _Found(intervals, neighbours, duplicate, listed)
     first, second = merge_tree(map(found.add, tiles), lambda one, other: (one[0] + other[0], one[1] + other[1]))
     return found.result(first, second)

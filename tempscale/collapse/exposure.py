@@ -148,6 +148,7 @@ def slots(
     interval: Int[np.ndarray, " text"],
     intervals: int,
     units: range,
+    *,
     count: int,
     unit: Int[np.ndarray, " text"] | None = None,
 ) -> tuple[Slots, Int[np.ndarray, " unit"]]:
@@ -306,6 +307,7 @@ def exposure(
     interval: Int[np.ndarray, " text"],
     intervals: int,
     own: bool = True,
+    *,
     population: float = np.inf,
     documents: Int[np.ndarray, " text"] | None = None,
     asking: Int[np.ndarray, " query"] | None = None,
@@ -332,7 +334,7 @@ def exposure(
 
     def counted(units: Units) -> Slots:
         asked = [Asked(units.of_asking(who, own), label)]
-        return slots(asked, interval, intervals, range(units.total), units.total, units.texts)[0]
+        return slots(asked, interval, intervals, range(units.total), count=units.total, unit=units.texts)[0]
 
     others = 0 if own else queries
     by_document = None

@@ -50,11 +50,18 @@ FUSED = "TEMPSCALE_FUSED"
 """The variable that switches the kernel off (0), or on where it would not be used (1)."""
 
 
-def cosine_tiles_on(
-    device: str, precision: Precision, tiles: Iterable[Tile], intervals: int, neighbours: int, duplicate: float, listed: int
-) -> CosineTiles:
+class Wanted(NamedTuple):
+    """What is looked for in tiles; see `collapse.cosine.cosine_tiles`."""
+
+    intervals: int
+    neighbours: int
+    duplicate: float
+    listed: int
+
+
+def cosine_tiles_on(device: str, precision: Precision, tiles: Iterable[Tile], wanted: Wanted) -> CosineTiles:
     """The same as `collapse.cosine.cosine_tiles`, computed on a device such as «cuda»; the result is on the CPU."""
-    found = _Found(device, precision, intervals, neighbours, duplicate, listed)
+    found = _Found(device, precision, wanted)
     sums = merge_tree(map(found.add, tiles), torch.add)
     return found.result(sums)
 
@@ -110,11 +117,10 @@ def _on_device(block: Block, device: str, precision: Precision) -> _Block:
 class _Found:
     """What is found in tiles, on a device; all but the sums, which are merged along a tree."""
 
-    def __init__(
-        self, device: str, precision: Precision, intervals: int, neighbours: int, duplicate: float, listed: int
-    ) -> None:
-        self._device, self._precision, self._intervals = device, precision, intervals
-        self._neighbours, self._duplicate, self._listed = neighbours, duplicate, listed
+    def __init__(self, device: str, precision: Precision, wanted: Wanted) -> None:
+        self._device, self._precision = device, precision
+        self._intervals, self._neighbours, self._duplicate, self._listed = wanted
+        intervals = wanted.intervals
         self._pairs = np.zeros((intervals, intervals), np.int64)
         self._duplicates = np.zeros((intervals, intervals), np.int64)
         self._histogram = torch.zeros((intervals, intervals, BINS), dtype=torch.int64, device=device)
@@ -140,7 +146,7 @@ class _Found:
                     cosines = cosines.masked_fill(_below(cosines, below), -torch.inf)
                 counts, pairs = torch.histc(cosines, BINS, -1, 1), _pairs_of(len(cosines), cosines.shape[1], below)
                 sides = self._side(tile.row, rows, top, bottom), self._side(tile.column, columns, begin, end)
-                self._scan(sums[:, a, b], cosines, *sides, (a, b), whole=below is None)
+                self._scan(sums[:, a, b], cosines, sides, (a, b), whole=below is None)
                 self._pairs[a, b] += pairs
                 self._histogram[a, b] += _counted(counts, cosines, pairs)
         return sums
@@ -159,13 +165,13 @@ class _Found:
         return self._sides[key]
 
     def _scan(
-        self, sums: Tensor, cosines: Tensor, rows: Side, columns: Side, cell: tuple[int, int], *, whole: bool
+        self, sums: Tensor, cosines: Tensor, sides: tuple[Side, Side], cell: tuple[int, int], *, whole: bool
     ) -> None:  # fmt: skip
         """Sum the cosines of one block, all of one cell, and look for neighbours and near-duplicates.
 
         −∞ is no pair; a `whole` block has none.
         """
-        looking = self._neighbours > 0 or self._duplicate <= _LARGEST
+        looking, (rows, columns) = self._neighbours > 0 or self._duplicate <= _LARGEST, sides
         floors = self._floors(cosines, rows, columns)
         if not self._fused:
             there = cosines if whole else cosines.masked_fill(cosines == -torch.inf, 0.0)
@@ -185,7 +191,7 @@ class _Found:
             self._look(cosines, floors, rows, columns, cell)
         elif number:
             places = found.places[:number].sort().values.long()
-            self._found(cosines, places // cosines.shape[1], places % cosines.shape[1], rows, columns, cell)
+            self._found(cosines, (places // cosines.shape[1], places % cosines.shape[1]), rows, columns, cell)
 
     def _look(
         self, cosines: Tensor, floors: tuple[Tensor, Tensor], rows: Side, columns: Side, cell: tuple[int, int]
@@ -203,12 +209,13 @@ class _Found:
                 return
         where = reach.nonzero()
         if len(where):
-            self._found(cosines, where[:, 0], where[:, 1], rows, columns, cell)
+            self._found(cosines, (where[:, 0], where[:, 1]), rows, columns, cell)
 
     def _found(
-        self, cosines: Tensor, row: Tensor, column: Tensor, rows: Side, columns: Side, cell: tuple[int, int]
+        self, cosines: Tensor, where: tuple[Tensor, Tensor], rows: Side, columns: Side, cell: tuple[int, int]
     ) -> None:  # fmt: skip
         """Keep the pairs of some rows and columns of a block that reach a list or the threshold."""
+        row, column = where
         value = cosines[row, column]
         if self._neighbours:
             rows.keep(row, _packed(value, columns.labels[column]))

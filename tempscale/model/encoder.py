@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tempscale.model.batches import micro_batches, run_batches
 from tempscale.model.checkpoint import default_model, resolve
-from tempscale.model.gathering import Encoded, Factor, Pass, gather
+from tempscale.model.gathering import Encoded, Factor, Pass, Troubles, Wanted, gather
 from tempscale.model.loading import check_config, load_transformer, round_weights
 from tempscale.model.packed import Packed
 from tempscale.model.padded import Padded, downloaded, finished
@@ -81,7 +81,7 @@ class Encoder:
     """
 
     def __init__(
-        self, model: torch.nn.Module, tokenizer: Tokenizer, head: Head, token_budget: int | None = None,
+        self, model: torch.nn.Module, tokenizer: Tokenizer, head: Head, token_budget: int | None = None, *,
         precision: Precision = "float32", compiled: bool | str = False, packed: bool = False,
     ) -> None:  # fmt: skip
         if token_budget is not None and token_budget < 1:
@@ -167,7 +167,8 @@ class Encoder:
         chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
         if precision == "bfloat16" and torch.device(chosen).type != "cpu":
             round_weights(model)  # Before the GPU has to hold them in float32.
-        encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget, precision, compiled, packed)
+        how: dict[str, Any] = {"precision": precision, "compiled": compiled, "packed": packed}
+        encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget, **how)
         encoder.set_temperature(temperature)
         return encoder
 
@@ -313,7 +314,8 @@ class Encoder:
                 unit, norms = self.head.finish(pooled.to(device))
                 return unit.cpu(), norms.cpu()
 
-            return gather(tokens, passes, width, failed or {}, halved, finish, (moments, factors is not False), chunked)
+            asked = Wanted(width, finish, moments, factors is not False)
+            return gather(tokens, passes, asked, Troubles(failed or {}, halved), chunked)
 
     def token_embeddings(self, ids: Sequence[int], role: str | None = None) -> Float[Tensor, "token dim"]:
         """Last-layer token embeddings (tokens, d) of one text, run alone; float32, on the CPU.

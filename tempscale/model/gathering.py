@@ -60,21 +60,44 @@ class Pass(NamedTuple):
     """By text, of texts that are not chunked."""
 
 
+class Wanted(NamedTuple):
+    """What is asked for of each text."""
+
+    width: int
+    """Dimensions of an embedding."""
+    finish: Finish
+    """The last stages of the checkpoint, of texts in chunks."""
+    moments: bool
+    factors: bool
+
+
+class Troubles(NamedTuple):
+    """What went wrong in micro-batches."""
+
+    failed: dict[int, str]
+    """Sequences that the model failed on, with the reason."""
+    halved: list[list[int]]
+    """Sequences of the micro-batches that ran in halves."""
+
+
 def gather(
-    tokens: Tokens, passes: Sequence[Pass], width: int, failed: dict[int, str], halved: list[list[int]],
-    finish: Finish, wanted: tuple[bool, bool], chunked: Mapping[int, Scatter],
+    tokens: Tokens, passes: Sequence[Pass], wanted: Wanted, troubles: Troubles, chunked: Mapping[int, Scatter]
 ) -> Encoded:  # fmt: skip
-    """Results by text, in the order of `tokens`; NaN for a text that failed or whose sequences are in no pass. `wanted` says
-    whether moments and factors were requested, and `chunked` has the scatter of texts in chunks.
+    """Results by text, in the order of `tokens`; NaN for a text that failed or whose sequences are in no pass.
+
+    `chunked` has the scatter of texts in chunks.
     """
+    width, (failed, halved) = wanted.width, troubles
     texts = len(tokens)
     owner = torch.arange(texts) if tokens.text is None else torch.tensor(tokens.text, dtype=torch.long)
     embeddings, norms, moments = torch.full((texts, width), torch.nan), torch.full((texts,), torch.nan), None
     order = torch.tensor([i for out in passes for i in out.sequences], dtype=torch.long)
     if passes:
-        together = _whole if tokens.text is None else _merged
-        embeddings, norms, moments = together(tokens, passes, order, owner[order], texts, finish)
-    if wanted[0] and moments is None:
+        if tokens.text is None:
+            embeddings, norms, moments = _whole(passes, order, texts)
+        else:
+            embeddings, norms, moments = _merged(tokens, passes, order, owner[order], wanted.finish)
+    if wanted.moments and moments is None:
         moments = TokenMoments(*torch.full((3, texts), torch.nan))
     ran = torch.zeros(len(owner), dtype=torch.bool).index_fill_(0, order, True)
     absent = set(owner[~ran].tolist())
@@ -86,13 +109,11 @@ def gather(
     lost = tokens.failed | {int(owner[i]): reason for i, reason in failed.items()}
     lengths, truncated = (torch.tensor(column) for column in (tokens.lengths, tokens.truncated))
     texts_halved = [sorted({int(owner[i]) for i in batch}) for batch in halved]
-    factors = _listed(found, texts) if wanted[1] else None
+    factors = _listed(found, texts) if wanted.factors else None
     return Encoded(embeddings, norms, lengths.long(), truncated.bool(), moments, factors, lost, texts_halved)
 
 
-def _whole(
-    tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, texts: int, finish: Finish
-) -> tuple[Tensor, Tensor, TokenMoments | None]:
+def _whole(passes: Sequence[Pass], order: Tensor, texts: int) -> tuple[Tensor, Tensor, TokenMoments | None]:
     """Embeddings, norms and moments when every sequence is a text."""
 
     def placed(values: Sequence[Tensor]) -> Tensor:
@@ -106,9 +127,10 @@ def _whole(
 
 
 def _merged(
-    tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, texts: int, finish: Finish
+    tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, finish: Finish
 ) -> tuple[Tensor, Tensor, TokenMoments | None]:
     """The same when every sequence is a chunk: means of the chunks by tokens, and moments of all tokens."""
+    texts = len(tokens)
     count = torch.tensor([len(tokens.ids[i]) for i in order.tolist()], dtype=torch.float64).unsqueeze(-1)
     pooled = torch.cat([out.pooled for out in passes]).double()
     total = torch.zeros(texts, pooled.shape[1], dtype=torch.float64).index_add_(0, owner, count * pooled)

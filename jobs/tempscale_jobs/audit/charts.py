@@ -29,7 +29,7 @@ def prefix_probe(table: pl.DataFrame) -> alt.Chart | None:
         point(row["temperature"], "", str(row["prefix_tokens"]), row["cosine_mean"], row["cosine_se_superpopulation"])
         for row in table.to_dicts()
     ]
-    return lines(rows, [str(length) for length in lengths], "the same texts cut to … tokens", "mean cosine", zero=True)
+    return lines(rows, [str(length) for length in lengths], ("the same texts cut to … tokens", "mean cosine"), zero=True)
 
 
 def socm_by_length(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
@@ -57,7 +57,7 @@ def percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> alt.Cha
         for row, name in zip(same, names, strict=True)
         if (value := row["percentiles"][p]) is not None
     ]
-    return lines(drawn, names, "length of both texts in tokens", "cosine", zero=True)
+    return lines(drawn, names, ("length of both texts in tokens", "cosine"), zero=True)
 
 
 def exposure_corrected(before: pl.DataFrame, after: pl.DataFrame, edges: Sequence[int], asked_by: str) -> alt.Chart | None:
@@ -81,7 +81,7 @@ def _by_length(table: pl.DataFrame, edges: Sequence[int], title: str, name: str)
         )
         for row in table.to_dicts()
     ]  # fmt: skip
-    return lines(rows, names, "length in tokens", title, zero=True)
+    return lines(rows, names, ("length in tokens", title), zero=True)
 
 
 def heatmap(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
@@ -47,7 +47,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
     if not trend.is_empty():
         trend = trend.with_columns(pl.col("temperature").replace(names))
     sentences_of = headline(tables, edges)
-    models = [_model(place, name, tables, edges, trend, run) for place, name in enumerate(sentences_of)]
+    models = [_model(place, name, _Given(tables, edges, trend, run)) for place, name in enumerate(sentences_of)]
     chunked = run["config"].get("embedding", {}).get("long") == "chunk"
     for model in models:
         model["notes"] = protocol(run.get("models", {}).get(model["name"], {}), edges, chunked)
@@ -83,10 +83,19 @@ def _gate_in_brief(judged: dict[str, Any]) -> list[str]:
     return [*failed[:1]] if failed else [*([count(checks, "check")] if checks else []), *notes_in_brief(judged)]
 
 
-def _model(
-    place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int], trend: pl.DataFrame, run: dict[str, Any]
-) -> dict[str, Any]:
+class _Given(NamedTuple):
+    """What the section of a model is made of."""
+
+    tables: dict[str, pl.DataFrame]
+    edges: list[int]
+    trend: pl.DataFrame
+    """The nights of the record."""
+    run: dict[str, Any]
+
+
+def _model(place: int, name: str, given: _Given) -> dict[str, Any]:
     """The section of the page for one model."""
+    tables, edges, trend, run = given
     mine = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
     excerpts = {r["text_id"]: r for r in tables["excerpts"].to_dicts()} if "excerpts" in tables else None
     first, effects = mine["collapse_summary"].row(0, named=True), mine["temperature_effect"].to_dicts()

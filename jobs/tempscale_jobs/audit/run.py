@@ -18,7 +18,7 @@ from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.embedding import budget, embed, factors, precision, probe
-from tempscale_jobs.embedding.layout import Layout, layout
+from tempscale_jobs.embedding.layout import Layout, Order, layout
 from tempscale_jobs.embedding.scope import Embedded, Scope
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.lifecycle import Lifecycle
@@ -206,8 +206,8 @@ def open_corpus(config: AuditConfig, run: Run, source: Corpus, stage: Stage | No
 
 def _in_order(scope: Scope) -> Layout:
     """The texts in canonical order."""
-    edges = tuple(scope.analysis.intervals)
-    return layout(scope.run, scope.cluster, scope.model, scope.index.usable, edges, scope.config.seed)
+    how = Order(tuple(scope.analysis.intervals), scope.config.seed, scope.index.usable)
+    return layout(scope.run, scope.cluster, scope.model, how)
 
 
 def socm_sample(scope: Embedded) -> list[str] | None:

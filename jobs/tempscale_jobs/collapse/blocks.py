@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,9 +24,10 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import results
 
-Part = TypeVar("Part")
 Item = TypeVar("Item")
 
+GATHERED_BYTES = 256 << 20
+"""Bytes of embeddings that a task gathers into blocks, about."""
 _RESULTS = 64
 """Results of tasks that the process that starts a run merges, at most."""
 _computing = threading.Lock()
@@ -52,6 +53,10 @@ class Tiling:
     precision: Precision = "float32"
     run: str = ""
     """What tells this run from an earlier one in the same folder, whose blocks a process may have read."""
+    gathered: int = 0
+    """Texts that a task gathers into blocks, about."""
+    labelled: bool = True
+    """Whether texts have labels: where some pairs are compared."""
 
     @property
     def panels(self) -> int:
@@ -94,37 +99,55 @@ def tiling(scope: Embedded, temperature: Temperature) -> tuple[Tiling, list[tupl
     """The grid of one model and temperature, and [start, stop) of each of its blocks in canonical order."""
     run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
     texts = len(layout)
-    bounds = tiles.blocks(texts, tiles.block_size(texts, dimensions(run, model, temperature)))
+    dim = dimensions(run, model, temperature)
+    bounds = tiles.blocks(texts, tiles.block_size(texts, dim))
     grid = Tiling(
         run.storage, run.place("partials/cosine", model, temperature), len(layout.edges), analysis.neighbours,
         analysis.near_duplicate, analysis.worst_duplicates, len(bounds), tiles.panel_size(len(bounds)),
-        analysis.cosine_precision, str(run.storage.read_object(BEGUN)["run"]),
+        analysis.cosine_precision, str(run.storage.read_object(BEGUN)["run"]), GATHERED_BYTES // (4 * dim),
+        analysis.compares,
     )  # fmt: skip
     return grid, bounds
 
 
-def merged(
-    cluster: Cluster, function: Callable[..., Part], grid: Tiling, items: Sequence[Any], merge: Callable[[Part, Part], Part],
-    *shared: Any, name: str,
-) -> Part:  # fmt: skip
-    """Merge what tasks, `function(grid, run, *shared)`, have merged of runs of blocks or of pairs of panels.
+class Merging(NamedTuple):
+    """How parts of blocks, or of pairs of panels, are merged."""
+
+    function: Callable[..., Any]
+    """Merges those of a run of items in a task: `function(grid, run, *shared)`."""
+    merge: Callable[[Any, Any], Any]
+    """Merges two of its results."""
+    name: str
+    shared: tuple[Any, ...] = ()
+
+
+def merged(cluster: Cluster, grid: Tiling, items: Sequence[Any], how: Merging) -> Any:
+    """Merge what tasks have merged of runs of blocks or of pairs of panels.
 
     To the bit as if one after the other, where a task merges its run along the fixed tree, too.
     """
-    work = [(grid, items[own.start : own.stop], *shared) for own in tiles.runs(len(items), _RESULTS)]
-    found: list[Part] = results(cluster, function, work, name)
-    return merge_tree(found, merge)
+    work = [(grid, items[own.start : own.stop], *how.shared) for own in tiles.runs(len(items), _RESULTS)]
+    return merge_tree(results(cluster, how.function, work, how.name), how.merge)
+
+
+class Gathered(NamedTuple):
+    """The texts of consecutive blocks, in canonical order."""
+
+    part: np.ndarray
+    row: np.ndarray
+    """The part of texts/ of each, and the row in it."""
+    interval: np.ndarray
+    label: np.ndarray
 
 
 def write_blocks(
-    tiling: Tiling, names: dict[int, str], first: int, bounds: list[tuple[int, int]], part: np.ndarray, row: np.ndarray,
-    interval: np.ndarray, labels: np.ndarray,
+    tiling: Tiling, names: dict[int, str], first: int, bounds: list[tuple[int, int]], given: Gathered
 ) -> None:  # fmt: skip
     """Write consecutive blocks, number `first` and on, in one pass over the parts of texts/ that hold their texts.
 
-    The arrays have an entry for each text of these blocks, in canonical order; `bounds` are [start, stop) in them, `names`
-    the parts by number.
+    `bounds` are [start, stop) in the texts, `names` the parts by number.
     """
+    part, row, interval, labels = given
     gathered: np.ndarray | None = None
     named, order = list[pa.Table](), list[np.ndarray]()
     for number, name in names.items():

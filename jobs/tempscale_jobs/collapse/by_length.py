@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,6 @@ from tempscale.correction.curve import Curve
 from tempscale.correction.recipes import LEAST_TEXTS
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse.neighbours import Asking
-from tempscale_jobs.embedding.layout import Layout, embeddings
 from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.workers.dispatch import results
@@ -46,7 +45,7 @@ class Fitting:
     @cached_property
     def _documents(self) -> np.ndarray:
         """And their embeddings."""
-        return self._embedded(self.scope.run, self.scope.texts, self.sample)
+        return self.scope.embeddings(self.temperature, self.sample)
 
     def of(self, asking: Asking, bounds: list[tuple[int, int]]) -> list[np.ndarray] | None:
         """What is taken off the cosines of each block's texts if these ask, float32; the correction is kept in corrections/.
@@ -57,7 +56,8 @@ class Fitting:
         run, model = self.scope.run, self.scope.model
         if self.temperature != run.temperatures[0] or not self.scope.analysis.length_correction or few:
             return None
-        queries = None if asking.own else self._embedded(asking.run, asking.layout, asking.places[:FITTED])
+        asks = replace(self.scope, run=asking.run, texts=asking.layout)
+        queries = None if asking.own else asks.embeddings(self.temperature, asking.places[:FITTED])
         tokens = np.maximum(self.scope.texts.tokens, 1)
         # By a task: this process may know no torch, which takes 150 MB.
         given = [(self._documents, tokens[self.sample], queries)]
@@ -67,9 +67,6 @@ class Fitting:
         run.storage.write_json(where, model.fitted(self.temperature, [data]), plain=True)
         every = Curve(knots, values)(tokens).astype(np.float32)
         return [every[start:stop] for start, stop in bounds]
-
-    def _embedded(self, run: Run, texts: Layout, places: np.ndarray) -> np.ndarray:
-        return embeddings(run, self.scope.cluster, self.scope.model, self.temperature, texts, places)
 
 
 def _fitted(

@@ -21,7 +21,7 @@ from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import DocumentSums, between_error, error_of_sums, finite_population, within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks, calibration
-from tempscale_jobs.collapse.blocks import Tiling
+from tempscale_jobs.collapse.blocks import Gathered, Merging, Tiling
 from tempscale_jobs.embedding.layout import Layout, filled_documents
 from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.errors import IncompleteRun
@@ -35,8 +35,6 @@ from tempscale_jobs.workers.dispatch import Crew, Piece, missing, run_tasks, sha
 
 _CLOSED_FORM_TOLERANCE = 1e-6
 """Largest allowed distance of a cell's mean from its closed form: float32 products against float64 sums."""
-GATHERED_BYTES = 256 << 20
-"""Size of the embeddings that one task sorts into canonical order."""
 
 
 class Needed(NamedTuple):
@@ -77,7 +75,7 @@ def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: S
         return
     dim = dimensions(run, model, temperature)
     names = run.storage.list(run.place("texts", model, temperature))
-    gather(cluster, grid, names, bounds, layout, GATHERED_BYTES // (4 * dim), analysis.compares)
+    gather(cluster, grid, names, bounds, layout)
     if is_closed:
         if needed.near and analysis.cosine == "full":
             _compare(scope.crew, grid, bounds, needed.near, stage)
@@ -86,7 +84,7 @@ def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: S
     cells, rounding = None, None
     if analysis.cosine == "full":
         triangle = _compare(scope.crew, grid, bounds, needed.near, stage)
-        cells = blocks.merged(cluster, _cells, grid, triangle, CosineCells.merged, name="cells")
+        cells = blocks.merged(cluster, grid, triangle, Merging(_cells, CosineCells.merged, "cells"))
         seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
         check_closed_form(cells, seen, grid.precision, dim)
         rounding = _rounding(grid, sums, seen, dim)
@@ -94,7 +92,7 @@ def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: S
         stage.advance(layout.pairs)
     # After the tiles, which take longest: a run that is stopped among them has not written the means in vain.
     means = _text_means(cluster, grid, len(bounds), sums, layout)
-    _finish(run, grid, run.key(model, temperature), layout, cells, sums, means, rounding)
+    _finish(scope, temperature, grid, _Found(cells, sums, means, rounding))
 
 
 def rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any] | None:
@@ -103,21 +101,16 @@ def rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any]
     return dict(closed["rounding"]) if closed["rounding"] else None
 
 
-def gather(
-    cluster: Cluster, grid: Tiling, names: list[str], bounds: list[tuple[int, int]], layout: Layout, rows: int, pairs: bool
-) -> None:
-    """Write the missing blocks, about `rows` texts in a task, each of which reads the parts that hold them.
-
-    Only where some `pairs` are compared have texts labels.
-    """
-    together = max(1, min(rows // bounds[0][1], -(-len(bounds) // cluster.tasks)))
+def gather(cluster: Cluster, grid: Tiling, names: list[str], bounds: list[tuple[int, int]], layout: Layout) -> None:
+    """Write the missing blocks, several in a task, each of which reads the parts that hold their texts."""
+    together = max(1, min(grid.gathered // bounds[0][1], -(-len(bounds) // cluster.tasks)))
     groups = [range(k, min(k + together, len(bounds))) for k in range(0, len(bounds), together)]
     every = [Piece(g, name=f"blocks {g[0]} to {g[-1]}", files=tuple(map(grid.block, g))) for g in groups]
     left = missing(grid.storage, every)
     if not left:
         return
-    labels = np.zeros(len(layout) if pairs else 0, np.int32)
-    if pairs:
+    labels = np.zeros(len(layout) if grid.labelled else 0, np.int32)
+    if grid.labelled:
         labels[layout.by_label()] = np.arange(len(layout), dtype=np.int32)
 
     def with_texts() -> Iterator[Piece]:
@@ -128,8 +121,8 @@ def gather(
             local = [(a - own.start, b - own.start) for a, b in (bounds[k] for k in group)]
             part, row = layout.parts_and_rows(own)
             needed = {k: names[k] for k in np.unique(part).tolist()}
-            label = labels[own] if pairs else np.zeros(len(part), np.int32)
-            yield piece._replace(arguments=(grid, needed, group[0], local, part, row, layout.interval[own], label))
+            label = labels[own] if grid.labelled else np.zeros(len(part), np.int32)
+            yield piece._replace(arguments=(grid, needed, group[0], local, Gathered(part, row, layout.interval[own], label)))
 
     for _ in run_tasks(cluster, blocks.write_blocks, with_texts(), ahead=2):
         pass
@@ -137,7 +130,7 @@ def gather(
 
 def _closed_form(cluster: Cluster, grid: Tiling, count: int, precision: Precision) -> CosineSums:
     """The sums of all texts, with embeddings rounded to `precision`."""
-    found: _Sums = blocks.merged(cluster, _sums, grid, range(count), _Sums.merged, precision, name="blocks")
+    found: _Sums = blocks.merged(cluster, grid, range(count), Merging(_sums, _Sums.merged, "blocks", (precision,)))
     return found.sums.spread(found.present, grid.intervals)
 
 
@@ -186,7 +179,8 @@ def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums, la
     """Write each text's mean cosine with its interval and with all other texts, a part for each block."""
     shared = share(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
     how = (shared, layout.edges, layout.documents is not None)
-    return blocks.merged(cluster, _means, grid, range(count), _Means.merged, *how, name="blocks")
+    means: _Means = blocks.merged(cluster, grid, range(count), Merging(_means, _Means.merged, "blocks", how))
+    return means
 
 
 def _means(grid: Tiling, numbers: range, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
@@ -267,11 +261,20 @@ def _rounding(grid: Tiling, sums: CosineSums, seen: CosineSums, dim: int) -> dic
     }
 
 
-def _finish(
-    run: Run, grid: Tiling, key: dict[str, Any], layout: Layout, cells: CosineCells | None, sums: CosineSums,
-    means: _Means, rounding: dict[str, Any] | None,
-) -> None:  # fmt: skip
+class _Found(NamedTuple):
+    """What the steps of this file have found."""
+
+    cells: CosineCells | None
+    """Of the tiles; None where the closed form alone was computed."""
+    sums: CosineSums
+    means: _Means
+    rounding: dict[str, Any] | None
+
+
+def _finish(scope: Embedded, temperature: Temperature, grid: Tiling, found: _Found) -> None:
     """Write the results of the tiles, or of the closed form alone; closed.json last."""
+    run, layout, key = scope.run, scope.texts, scope.run.key(scope.model, temperature)
+    cells, sums, means, rounding = found
     place, intervals = grid.place, len(layout.edges)
     counts, pairs = layout.texts(), sums.pairs()
     # Where the products used rounded embeddings, the closed form is more exact than the tiles.

@@ -7,22 +7,22 @@ asks the whole corpus: rows are a sample, columns all, so exposures have an erro
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import reduce
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from tempscale.collapse.aggregates import Duplicates, merge_tree
 from tempscale.collapse.exposure import Asked, Slots, Units, exposures, slots
 from tempscale.collapse.grid import upper_triangle
-from tempscale.collapse.neighbours import NOBODY, PowerSums, skewness
+from tempscale.collapse.neighbours import PowerSums, skewness
 from tempscale.stats.errors import tell_an_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks, by_length, neighbours
-from tempscale_jobs.collapse.blocks import Tiling
-from tempscale_jobs.collapse.neighbours import Asking, Found, Names
-from tempscale_jobs.embedding.layout import Layout, layout
+from tempscale_jobs.collapse.blocks import Merging, Tiling
+from tempscale_jobs.collapse.neighbours import Asking, Found, Labels
+from tempscale_jobs.embedding.layout import Layout, Order, layout
 from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.tables import parts
@@ -60,64 +60,113 @@ def expose(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
             stage.note = f"{analysis.neighbours} nearest of {asked:,} texts among all {texts:,}"
 
 
+class _Rows(NamedTuple):
+    """The rows of this step's tables."""
+
+    exposure: list[dict[str, Any]]
+    corrected: list[dict[str, Any]]
+    hubs: list[dict[str, Any]]
+
+
 def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> None:
-    run, cluster, model, texts, analysis = scope.run, scope.cluster, scope.model, scope.texts, scope.analysis
-    place = run.place("partials/exposure", model, temperature)
-    (grid, bounds), key = blocks.tiling(scope, temperature), run.key(model, temperature)
-    full, rows, moved = analysis.cosine == "full", list[dict[str, Any]](), list[dict[str, Any]]()
-    hubs = list[dict[str, Any]]()
-    corrected = by_length.Fitting(scope, temperature)
-    # Tiles name a text by its label; `order` turns it into the text's place in canonical order.
-    order = texts.by_label()
+    run, model, texts = scope.run, scope.model, scope.texts
+    place, full = run.place("partials/exposure", model, temperature), scope.analysis.cosine == "full"
+    grid, bounds = blocks.tiling(scope, temperature)
+    step, rows = _Step(scope, temperature, grid, bounds), _Rows([], [], [])
+    # Tiles name a text by its label, which is turned into the text's place in canonical order.
+    labels = Labels.of(scope, temperature, all_names=full and bool(grid.neighbours))
     if full:
-        duplicates = _duplicates(cluster, grid, texts, key, order)
+        duplicates = _duplicates(scope.cluster, grid, texts, step.key, labels.order)
         run.storage.write_table(f"{place}/near_duplicates.parquet", NEAR_DUPLICATES.build_rows(duplicates))
     if grid.neighbours:
-        every = neighbours.all_names(scope, temperature, order) if full else None
-
-        def names(labels: np.ndarray) -> Any:
-            if every is not None:
-                return every
-            known = labels[labels != NOBODY]
-            return Names(pa.array(texts.ids[order[known]], pa.string()), known)
-
-        how = (cluster, grid, model, temperature)
         if full and len(texts) > 1:
-            found = neighbours.merge(
-                cluster, grid, run.place("neighbours", model, temperature), bounds, every, share(order)
-            )  # fmt: skip
-            graph = Graph(found, len(texts), own=True, every=True)
-            counted = count(cluster, grid, texts, graph)
-            rows = exposure_rows(counted, graph, texts, key)
-            hubs = ranked(key, "hub", counted[-1].most, counted[-1].times, texts)
-        every_asks = full and len(texts) <= by_length.ALL_ASK
-        drawn = np.arange(len(texts)) if every_asks else np.sort(texts.sample(analysis.exposure_sample))
-        taken = corrected.of(Asking(run, texts, corrected.sample, corrected.sample, True), bounds) if len(drawn) else None
-        if len(texts) > 1 and (not full or taken is not None):
-            asked = neighbours.ask(*how, Asking(run, texts, drawn, drawn, True), order, names, taken, plain=not full)
-            graph = Graph(asked.files, len(drawn), own=True, every=every_asks)
-            if not full:
-                rows = exposure_rows(count(cluster, grid, texts, graph), graph, texts, key)
-            moved += _corrected(cluster, grid, texts, graph, asked, texts.interval[drawn], key)
+            _merge(step, labels, rows)
+        _ask_itself(step, labels, rows)
         if queries is not None:
-            asking = layout(queries, cluster, model, 0, texts.edges, texts.seed)
-            drawn = np.arange(len(asking)) if full else asking.sample(analysis.exposure_sample)
-            drawn = drawn[np.argsort(asking.stored[drawn])]  # As in their source.
-            own = Asking(queries, asking, drawn, np.arange(len(drawn)), False)
-            asked = neighbours.ask(*how, own, order, names, corrected.of(own, bounds))
-            documents = None if asking.documents is None else asking.documents[drawn]
-            graph = Graph(asked.files, len(drawn), own=False, every=len(drawn) == len(asking), documents=documents)
-            rows += exposure_rows(count(cluster, grid, texts, graph), graph, texts, key)
-            moved += _corrected(cluster, grid, texts, graph, asked, asking.interval[drawn], key)
-    run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows))
-    run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(moved))
-    run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(hubs))
+            _ask(step, labels, queries, rows)
+    run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows.exposure))
+    run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(rows.corrected))
+    run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(rows.hubs))
     run.storage.remove(f"{place}/done.json")  # A damaged one, which is none of the files.
     files = [name for kind in _WRITTEN for name in run.storage.list(run.place(kind, model, temperature))]
     if queries is not None:
         files += [f"queries/{name}" for name in queries.storage.list(run.place("neighbours", model, temperature))]
     run.storage.write_json(f"{place}/done.json", {"texts": len(texts), "k": grid.neighbours, "files": files})
     run.storage.remove(f"{grid.place}/near")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the parts of this step share."""
+
+    scope: Embedded
+    temperature: Temperature
+    grid: Tiling
+    bounds: list[tuple[int, int]]
+    """[start, stop) of each block."""
+
+    @cached_property
+    def correction(self) -> by_length.Fitting:
+        """The correction by length that is fitted."""
+        return by_length.Fitting(self.scope, self.temperature)
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The columns of model and temperature."""
+        return self.scope.run.key(self.scope.model, self.temperature)
+
+    @property
+    def full(self) -> bool:
+        """Whether all pairs are compared."""
+        return self.scope.analysis.cosine == "full"
+
+    def count(self, graph: Graph) -> list[_Counted]:
+        """Count the slots of a graph."""
+        return count(self.scope.cluster, self.grid, self.scope.texts, graph)
+
+    def rows(self, graph: Graph) -> list[dict[str, Any]]:
+        """The rows of `exposure` of a graph."""
+        return exposure_rows(self.count(graph), graph, self.scope.texts, self.key)
+
+
+def _merge(step: _Step, labels: Labels, rows: _Rows) -> None:
+    """Merge the nearest texts that the tiles have found for every text."""
+    scope = step.scope
+    folder = scope.run.place("neighbours", scope.model, step.temperature)
+    graph = Graph(neighbours.merge(step.grid, folder, step.bounds, labels), len(scope.texts), own=True, every=True)
+    counted = step.count(graph)
+    rows.exposure.extend(exposure_rows(counted, graph, scope.texts, step.key))
+    rows.hubs.extend(ranked(step.key, "hub", counted[-1].most, counted[-1].times, scope.texts))
+
+
+def _ask_itself(step: _Step, labels: Labels, rows: _Rows) -> None:
+    """Let a sample of the texts ask; where the tiles have found the neighbours, only for what a correction would change."""
+    scope, texts = step.scope, step.scope.texts
+    every = step.full and len(texts) <= by_length.ALL_ASK
+    drawn = np.arange(len(texts)) if every else np.sort(texts.sample(scope.analysis.exposure_sample))
+    fitted = Asking(scope.run, texts, step.correction.sample, step.correction.sample, own=True)
+    taken = step.correction.of(fitted, step.bounds) if len(drawn) else None
+    if len(texts) > 1 and (not step.full or taken is not None):
+        asking = Asking(scope.run, texts, drawn, drawn, own=True, taken=taken, plain=not step.full)
+        asked = neighbours.ask(step.temperature, step.grid, asking, labels)
+        graph = Graph(asked.files, len(drawn), own=True, every=every)
+        if not step.full:
+            rows.exposure.extend(step.rows(graph))
+        rows.corrected.extend(_corrected(step, graph, asked))
+
+
+def _ask(step: _Step, labels: Labels, queries: Run, rows: _Rows) -> None:
+    """Let the queries ask."""
+    scope, texts = step.scope, step.scope.texts
+    asking = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
+    drawn = np.arange(len(asking)) if step.full else asking.sample(scope.analysis.exposure_sample)
+    drawn = drawn[np.argsort(asking.stored[drawn])]  # As in their source.
+    who = Asking(queries, asking, drawn, np.arange(len(drawn)), own=False)
+    asked = neighbours.ask(step.temperature, step.grid, replace(who, taken=step.correction.of(who, step.bounds)), labels)
+    documents = None if asking.documents is None else asking.documents[drawn]
+    graph = Graph(asked.files, len(drawn), own=False, every=len(drawn) == len(asking), documents=documents)
+    rows.exposure.extend(step.rows(graph))
+    rows.corrected.extend(_corrected(step, graph, asked))
 
 
 class Graph(NamedTuple):
@@ -159,10 +208,10 @@ def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_
         for start in range(0, units.total, UNITS_OF_A_TASK):
             here = range(start, min(start + UNITS_OF_A_TASK, units.total))
             keys = texts.key[here.start : here.stop] if units is levels[0] else None
-            work.append((grid, graph, interval, shared, here, keys))
+            work.append((grid, graph, interval, shared, _Range(here, keys)))
     found = results(cluster, _count_units, work, "counts")
-    of_texts = [own for own, (*_, keys) in zip(found, work, strict=True) if keys is not None]
-    of_documents = [own for own, (*_, keys) in zip(found, work, strict=True) if keys is None]
+    of_texts = [own for own, (*_, part) in zip(found, work, strict=True) if part.keys is not None]
+    of_documents = [own for own, (*_, part) in zip(found, work, strict=True) if part.keys is None]
     return [
         _Counted(
             k,
@@ -190,10 +239,17 @@ class _OfUnits(NamedTuple):
     times: np.ndarray
 
 
-def _count_units(
-    grid: Tiling, graph: Graph, interval: np.ndarray, units: Units, here: range, keys: np.ndarray | None
-) -> list[_OfUnits]:
-    """Count the slots of a range of units; of texts, which have `keys`, N_k too, and where it is largest."""
+class _Range(NamedTuple):
+    """Consecutive units, whose slots one task counts."""
+
+    here: range
+    keys: np.ndarray | None
+    """The key of each text; None where the units are documents."""
+
+
+def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units, part: _Range) -> list[_OfUnits]:
+    """Count the slots of a range of units; of texts N_k too, and where it is largest."""
+    here, keys = part
 
     def asked(k: int) -> Iterator[Asked]:
         for name in graph.files:
@@ -202,7 +258,7 @@ def _count_units(
 
     found = []
     for k in _numbers(grid):
-        counts, filled = slots(asked(k), interval, grid.intervals, here, units.total, units.texts)
+        counts, filled = slots(asked(k), interval, grid.intervals, here, count=units.total, unit=units.texts)
         times = filled[: 0 if keys is None else len(keys)]
         most = here.start + largest(times, keys) if keys is not None else np.zeros(0, np.int64)
         found.append(_OfUnits(counts, PowerSums.of(times), most, times[most - here.start]))
@@ -230,17 +286,14 @@ def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key:
     return rows
 
 
-def _corrected(
-    cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph, asked: Found, interval: np.ndarray, key: dict[str, Any]
-) -> list[dict[str, Any]]:
-    """Rows of exposure_corrected; `interval` is that of each text that asked. None where nothing was corrected."""
+def _corrected(step: _Step, graph: Graph, asked: Found) -> list[dict[str, Any]]:
+    """Rows of exposure_corrected; none where nothing was corrected."""
     if not asked.corrected:
         return []
-    graph = graph._replace(files=asked.corrected)
     rows = []
-    for row in exposure_rows(count(cluster, grid, texts, graph), graph, texts, key):
-        own = asked.kept[interval == texts.edges.index(row["interval"])]
-        kept = float(own.mean()) if len(own) and row["k"] == grid.neighbours else None
+    for row in step.rows(graph._replace(files=asked.corrected)):
+        own = asked.kept[asked.interval == step.scope.texts.edges.index(row["interval"])]
+        kept = float(own.mean()) if len(own) and row["k"] == step.grid.neighbours else None
         rows.append(row | {"correction": by_length.RECIPE, "neighbours_kept": kept})
     return rows
 
@@ -249,8 +302,11 @@ def _duplicates(
     cluster: Cluster, grid: Tiling, layout: Layout, key: dict[str, Any], order: np.ndarray
 ) -> list[dict[str, Any]]:
     """The listed near-duplicates of all panels."""
-    first = lambda one, other: one.merged(other).first(grid.listed)  # noqa: E731
-    pairs = blocks.merged(cluster, _listed, grid, upper_triangle(grid.panels), first, name="near-duplicates")
+
+    def first(one: Duplicates, other: Duplicates) -> Duplicates:
+        return one.merged(other).first(grid.listed)
+
+    pairs = blocks.merged(cluster, grid, upper_triangle(grid.panels), Merging(_listed, first, "near-duplicates"))
     places = order[pairs.labels]
     ids, tokens = layout.ids[places.ravel()].reshape(-1, 2), layout.tokens[places]
     turned = np.array([a > b for a, b in ids], dtype=bool)  # The smaller id stands first.

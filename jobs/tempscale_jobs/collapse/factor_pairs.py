@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,40 +52,59 @@ class FactorFiles:
         return np.repeat(np.arange(len(members)), [len(own) for own in members])
 
 
-def exact_pairs(
-    cluster: Cluster, files: FactorFiles, ids: np.ndarray, first: np.ndarray, second: np.ndarray, analysis: Analysis
-) -> Pairs:
-    """d_μ, d_Σ and SOCM of pairs (first, second) of places in `ids`."""
+class Wanted(NamedTuple):
+    """Pairs of texts: places in a list of ids."""
+
+    ids: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+
+    def some(self, chosen: np.ndarray) -> Wanted:
+        """Some of the pairs."""
+        return Wanted(self.ids, self.first[chosen], self.second[chosen])
+
+
+def exact_pairs(cluster: Cluster, files: FactorFiles, wanted: Wanted, analysis: Analysis) -> Pairs:
+    """d_μ, d_Σ and SOCM of explicit pairs."""
     import torch
 
     from tempscale.second_order.socm import socm_value
 
-    d_mu, d_sigma = np.empty(len(first)), np.empty(len(first))
-    for places, (own_mu, own_sigma) in _by_group(cluster, files, ids, first, second, "exact", analysis.socm_regularization):
+    d_mu, d_sigma = np.empty(len(wanted.first)), np.empty(len(wanted.first))
+    for places, (own_mu, own_sigma) in _by_group(cluster, files, wanted, "exact", analysis.socm_regularization):
         d_mu[places], d_sigma[places] = own_mu, own_sigma
     value = socm_value(torch.from_numpy(d_mu), torch.from_numpy(d_sigma), analysis.socm_alpha, analysis.socm_beta).numpy()
-    return Pairs(first, second, d_mu, d_sigma, value)
+    return Pairs(wanted.first, wanted.second, d_mu, d_sigma, value)
+
+
+class Candidates(NamedTuple):
+    """What may be in a ranking."""
+
+    pairs: np.ndarray
+    """Which pairs, as booleans,"""
+    threshold: float
+    """and what they must reach."""
 
 
 def bounded(
-    cluster: Cluster, files: FactorFiles, ids: np.ndarray, first: np.ndarray, second: np.ndarray,
-    candidates: dict[str, np.ndarray], thresholds: dict[str, float], analysis: Analysis,
-) -> dict[str, np.ndarray]:  # fmt: skip
+    cluster: Cluster, files: FactorFiles, wanted: Wanted, candidates: dict[str, Candidates], analysis: Analysis
+) -> dict[str, np.ndarray]:
     """The pairs of each ranking whose bound d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖F_1F_2ᵀ‖_F)/4 still reaches the threshold."""
     from tempscale.second_order.bounds import SLACK
 
-    most, d_mu = np.empty(len(first)), np.empty(len(first))
-    for places, (own_mu, own_bound) in _by_group(cluster, files, ids, first, second, "bound", 0.0):
+    most, d_mu = np.empty(len(wanted.first)), np.empty(len(wanted.first))
+    for places, (own_mu, own_bound) in _by_group(cluster, files, wanted, "bound", 0.0):
         d_mu[places], most[places] = own_mu, own_bound
     value = (1 - d_mu) ** analysis.socm_alpha * most**analysis.socm_beta
-    reached = {"socm": value >= thresholds["socm"] * (1 - SLACK), "same_mean": most >= thresholds["same_mean"] * (1 - SLACK)}
-    return {ranking: candidates[ranking] & reached[ranking] for ranking in candidates}
+    scores = {"socm": value, "same_mean": most}
+    return {name: own.pairs & (scores[name] >= own.threshold * (1 - SLACK)) for name, own in candidates.items()}
 
 
 def _by_group(
-    cluster: Cluster, files: FactorFiles, ids: np.ndarray, first: np.ndarray, second: np.ndarray, what: str, epsilon: float
+    cluster: Cluster, files: FactorFiles, wanted: Wanted, what: str, epsilon: float
 ) -> Iterator[tuple[np.ndarray, Any]]:
     """Run one task for each two groups of parts that have a pair; yield the pairs' places and results."""
+    ids, first, second = wanted
     if not len(first):
         return
     located = np.array([files.part[text_id] for text_id in ids.tolist()], dtype=np.int64).reshape(-1, 2)
@@ -102,7 +121,7 @@ def _by_group(
             places = members[k]
             a, b = int(one[places[0]]), int(other[places[0]])
             names = [tuple(files.names[p] for p in np.flatnonzero(group == g)) for g in (a, b)]
-            arguments = (files.root, *names, ids[first[places]], ids[second[places]], what, epsilon)
+            arguments = (files.root, tuple(names), (ids[first[places]], ids[second[places]]), what, epsilon)
             yield Piece(k, arguments, f"pairs of factors {k}", cost=float(len(places)))
 
     for piece, found in run_tasks(cluster, _work, pieces()):
@@ -110,10 +129,9 @@ def _by_group(
 
 
 def _work(
-    root: str, rows: tuple[str, ...], columns: tuple[str, ...], first: np.ndarray, second: np.ndarray, what: str,
-    epsilon: float,
-) -> tuple[np.ndarray, np.ndarray]:  # fmt: skip
-    """d_μ, and d_Σ (`what` is "exact") or its Frobenius bound, of the pairs of two groups."""
+    root: str, groups: tuple[tuple[str, ...], ...], pairs: tuple[np.ndarray, np.ndarray], what: str, epsilon: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """d_μ, and d_Σ (`what` is "exact") or its Frobenius bound, of pairs of ids of two groups of parts."""
     import torch
 
     from tempscale.second_order.nuclear import pair_frobenius
@@ -121,12 +139,12 @@ def _work(
 
     torch.set_num_threads(1)
     place, means, factors = dict[str, int](), list[Any](), list[Any]()
-    for names in dict.fromkeys((rows, columns)):
+    for names in dict.fromkeys(groups):
         own_ids, own_means, own_factors = factor_parts.read(root, names)
         place.update({text_id: len(factors) + k for k, text_id in enumerate(own_ids)})
         means.append(own_means)
         factors += own_factors
-    i, j = (np.array([place[text_id] for text_id in side.tolist()]) for side in (first, second))
+    i, j = (np.array([place[text_id] for text_id in side.tolist()]) for side in pairs)
     # Stack only the texts that occur in a pair.
     used, inverse = np.unique(np.concatenate([i, j]), return_inverse=True)
     own = [factors[k] for k in used]

@@ -52,6 +52,8 @@ class Cells:
     """Degrees of freedom of an error: groups, or sets of documents as if of equal size, less one."""
     pairs: np.ndarray | None
     """The pairs of the texts of each set of documents, by column; None where groups are dealt from texts."""
+    elsewhere: bool
+    """Whether errors hold for another corpus, too."""
 
     @classmethod
     def of(cls, found: Grouped, layout: Layout, dealt: list[Dealt], set_of: np.ndarray | None) -> Cells:
@@ -67,7 +69,8 @@ class Cells:
         drawn = np.array([group.drawn for group in dealt])[found.group]
         if set_of is None:
             shape = (1 + max(group.drawn for group in dealt), len(names))
-            return cls(names, column, drawn, shape, shares_of_pairs(layout.texts()), len(dealt) - 1.0, None)
+            freedom, elsewhere = len(dealt) - 1.0, layout.documents is None
+            return cls(names, column, drawn, shape, shares_of_pairs(layout.texts()), freedom, None, elsewhere)
         assert layout.documents is not None
         document = layout.documents[layout.places(found.ids.tolist())]
         column = column + len(names) * (document[found.first] == document[found.second])
@@ -77,7 +80,7 @@ class Cells:
         between = shares_of_pairs(layout.texts()) * len(layout) * (len(layout) - 1) / 2 - inside
         weights = np.concatenate([between, inside])
         freedom = equal_documents(set_of) - 1
-        return cls(names, column, drawn, (sets, 2 * len(names)), weights / weights.sum(), freedom, pairs)
+        return cls(names, column, drawn, (sets, 2 * len(names)), weights / weights.sum(), freedom, pairs, True)
 
     def sums(self, values: np.ndarray) -> GroupSums:
         """The sums of a value of each pair over what the groups are from, by column."""
@@ -114,22 +117,22 @@ def with_all(cells: Cells, sums: GroupSums, texts: np.ndarray) -> list[float | N
 
 
 def rows(
-    found: Grouped, cells: Cells, edges: tuple[int, ...], sums: GroupSums, over: GroupSums, exact: bool, elsewhere: bool
+    found: Grouped, cells: Cells, edges: tuple[int, ...], figures: dict[str, GroupSums], exact: bool
 ) -> list[dict[str, Any]]:
-    """One row for each cell that has pairs; `elsewhere` says that the errors hold for another corpus, too."""
+    """One row for each cell that has pairs; `exact` says how d_Σ was computed."""
     rows = []
     for k, (a, b) in enumerate(cells.names):
         here = cells.column % len(cells.names) == k
         if not here.any():
             continue
-        weights = cells.pair_weights(sums, here)
+        weights = cells.pair_weights(figures["socm_mean"], here)
         row: dict[str, Any] = {"interval_a": edges[a], "interval_b": edges[b], "pairs": int(here.sum())}
         row |= {"groups": len(np.unique(found.group[here])), "exact": exact, "d_sigma_error": 0.0}
         row |= {f"{d}_mean": float(np.average(getattr(found, d)[here], weights=weights)) for d in ("d_mu", "d_sigma")}
-        for name, own in (("socm_mean", sums), ("socm_over_1_share", over)):
+        for name, own in figures.items():
             value, error = cells.estimate(own, k)
             short, known = name.removesuffix("_mean"), finite(error)
-            row |= {name: value, f"{short}_se": known, f"{short}_se_superpopulation": known if elsewhere else None}
+            row |= {name: value, f"{short}_se": known, f"{short}_se_superpopulation": known if cells.elsewhere else None}
         for share in (50, 95):
             at, error_at = quantile(found.value[here], cells.drawn[here], share / 100, weights)
             row |= {f"socm_p{share}": at, f"socm_p{share}_se": finite(error_at)}

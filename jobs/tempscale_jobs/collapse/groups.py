@@ -173,21 +173,17 @@ def _tabulate(scope: Embedded, temperature: Temperature, dealt: list[Dealt]) -> 
         return len(found.value)
     cells = _cells(scope, found, dealt)
     sums, over = cells.sums(found.value), cells.sums((found.value > 1).astype(np.float64))
-    by_document = cells.pairs is not None
-    elsewhere = by_document or layout.documents is None
-    rows = group_tables.rows(
-        found, cells, layout.edges, sums, over, exact=not analysis.socm_regularization, elsewhere=elsewhere
-    )  # fmt: skip
+    figures = {"socm_mean": sums, "socm_over_1_share": over}
+    rows = group_tables.rows(found, cells, layout.edges, figures, exact=not analysis.socm_regularization)
     storage.write_table(f"{place}/socm.parquet", SOCM.build_rows([key | row for row in rows]))
     scatter = socm_tables.scatter(found.d_mu, found.d_sigma, layout.seed)
     storage.write_table(f"{place}/socm_scatter.parquet", SOCM_SCATTER.build_rows([key | row for row in scatter]))
-    figures = {"socm_mean": sums, "socm_over_1_share": over}
     replicates = {name: own.replicates(cells.weights) for name, own in figures.items()}
     storage.write_table(f"{place}/{REPLICATES}", pa.table(replicates))
     members = "\n".join(f"{group.drawn} {i}" for group in dealt for i in group.ids)
     summary = {
         "way": "groups", "texts": len(found.ids), "pairs": len(found.value), "groups": len(dealt),
-        "by_document": by_document, "freedom": cells.freedom,
+        "by_document": cells.pairs is not None, "freedom": cells.freedom,
         "drawn": hashlib.sha256(members.encode("utf-8", "surrogatepass")).hexdigest(),
     }  # fmt: skip
     summary |= {name: own.weighted(cells.weights) for name, own in figures.items()}

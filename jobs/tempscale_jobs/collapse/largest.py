@@ -15,7 +15,6 @@ from tempscale_jobs.collapse import groups, socm, socm_tables
 from tempscale_jobs.collapse.group_tables import Grouped
 from tempscale_jobs.collapse.socm_tables import Sample
 from tempscale_jobs.embedding import factors
-from tempscale_jobs.embedding.layout import embeddings
 from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.tables.audit import SOCM_PAIRS
@@ -56,7 +55,7 @@ def rank(scope: Embedded, temperature: Temperature, dealt: int) -> None:
             every = socm.all_pairs(scope, temperature, socm.Folders(_FACTORS, _TILES, _TILE_TEXTS), stage)
             sample = _of(every, np.flatnonzero(np.isin(every.ids, ids)))
             places = scope.texts.places(sample.ids.tolist())
-            vectors = embeddings(run, scope.cluster, model, temperature, scope.texts, places)
+            vectors = scope.embeddings(temperature, places)
             rows = socm_tables.ranked(sample, vectors, scope.analysis.worst_pairs, "largest_trace")
             key = run.key(model, temperature)
             run.storage.write_table(name, SOCM_PAIRS.build_rows([key | row for row in rows]))

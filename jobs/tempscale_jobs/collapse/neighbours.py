@@ -5,7 +5,7 @@ Both are written twice: as `neighbours`, with ids, and as numbers that are count
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,11 +20,10 @@ from tempscale_jobs.collapse import blocks
 from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.embedding.layout import Layout, rows_of
 from tempscale_jobs.embedding.scope import Embedded
-from tempscale_jobs.runs.folder import Model, Run, numbered
+from tempscale_jobs.runs.folder import Run, numbered
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import NEIGHBOURS
-from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import Piece, later, run_tasks, share
 
 ASKING = 4096
@@ -43,10 +42,37 @@ class Names(NamedTuple):
         return self.ids.take(pa.array(label if self.labels is None else np.searchsorted(self.labels, label)))
 
 
-def all_names(scope: Embedded, temperature: Temperature, order: np.ndarray) -> Any:
-    """A reference to the names of all texts; `order` has their places by label."""
-    files = scope.run.storage.list(scope.run.place("texts", scope.model, temperature))
-    return later(_all_names, scope.run.storage, files, scope.texts.stored[order])
+@dataclass(frozen=True)
+class Labels:
+    """The texts of a corpus by the labels that tiles call them by."""
+
+    scope: Embedded
+    order: np.ndarray
+    """The place in canonical order of each label."""
+    every: Any = None
+    """A reference to the names of all; None where each task is given those that it needs."""
+
+    @classmethod
+    def of(cls, scope: Embedded, temperature: Temperature, all_names: bool) -> Labels:
+        """The labels of a scope's texts; with `all_names` a task reads the names of all."""
+        order = scope.texts.by_label()
+        if not all_names:
+            return cls(scope, order)
+        files = scope.run.storage.list(scope.run.place("texts", scope.model, temperature))
+        return cls(scope, order, later(_all_names, scope.run.storage, files, scope.texts.stored[order]))
+
+    def names(self, labels: np.ndarray) -> Any:
+        """The names of the texts with these labels, or a reference to those of all."""
+        if self.every is not None:
+            return self.every
+        known = labels[labels != NOBODY]
+        return Names(pa.array(self.scope.texts.ids[self.order[known]], pa.string()), known)
+
+    def labels_of(self, places: np.ndarray) -> np.ndarray:
+        """The labels of the texts at these places."""
+        rank = np.empty(len(self.order), np.int32)
+        rank[self.order] = np.arange(len(self.order), dtype=np.int32)
+        return np.asarray(rank[places])
 
 
 def _all_names(storage: Storage, files: list[str], stored: np.ndarray) -> Names:
@@ -54,22 +80,33 @@ def _all_names(storage: Storage, files: list[str], stored: np.ndarray) -> Names:
     return Names(ids.take(pa.array(stored)).combine_chunks(), None)
 
 
-def merge(
-    cluster: Cluster, grid: Tiling, neighbours: str, bounds: list[tuple[int, int]], names: Any, order: Any
-) -> list[str]:
+def merge(grid: Tiling, neighbours: str, bounds: list[tuple[int, int]], labels: Labels) -> list[str]:
     """Merge and write the neighbours of every panel's texts; return the parts with their numbers.
 
-    `bounds` are [start, stop) of each block; `names` and `order`, the places by label, are references.
+    `bounds` are [start, stop) of each block.
     """
-    starts = [bounds[grid.panel(k)[0]][0] for k in range(grid.panels)]
-    pieces = [Piece(k, (grid, k, start, neighbours, names, order), f"panel {k}") for k, start in enumerate(starts)]
-    for _ in run_tasks(cluster, _merge_panel, pieces):
+    starts, order = [bounds[grid.panel(k)[0]][0] for k in range(grid.panels)], share(labels.order)
+    pieces = [
+        Piece(k, (grid, _Panel(k, start, neighbours), labels.every, order), f"panel {k}") for k, start in enumerate(starts)
+    ]
+    for _ in run_tasks(labels.scope.cluster, _merge_panel, pieces):
         pass
     return [grid.found("corpus", k) for k in range(grid.panels)]
 
 
-def _merge_panel(grid: Tiling, own: int, start: int, neighbours: str, names: Names, order: np.ndarray) -> None:
-    """Merge the neighbours of one panel's texts in the order of the grid; the first of them is at place `start`."""
+class _Panel(NamedTuple):
+    """A panel whose neighbours are merged."""
+
+    number: int
+    start: int
+    """The place of the first of its texts."""
+    neighbours: str
+    """The folder of the merged ones."""
+
+
+def _merge_panel(grid: Tiling, panel: _Panel, names: Names, order: np.ndarray) -> None:
+    """Merge the neighbours of one panel's texts in the order of the grid."""
+    own, start, neighbours = panel
     lists = (
         blocks.read_near(grid, own, other, "rows") if own <= other else blocks.read_near(grid, other, own, "columns")
         for other in range(grid.panels)
@@ -115,6 +152,10 @@ class Asking:
     """The number of each of these among those that can ask: a text's place, or a query's number."""
     own: bool
     """Whether they are texts of the corpus, which are no neighbours of themselves."""
+    taken: Sequence[np.ndarray] | None = None
+    """What is taken off the cosines of each block's texts, so that they are found by corrected similarity too."""
+    plain: bool = True
+    """Whether the nearest by cosine are written."""
 
 
 CORRECTED = "partials/neighbours_corrected"
@@ -129,26 +170,19 @@ class Found(NamedTuple):
     corrected: list[str]
     """by corrected similarity;"""
     kept: np.ndarray
-    """and of each, the share of its nearest texts that are the same by both."""
+    """and of each, the share of its nearest texts that are the same by both,"""
+    interval: np.ndarray
+    """and its interval."""
 
 
-def ask(
-    cluster: Cluster, grid: Tiling, model: Model, temperature: Temperature, asking: Asking, order: np.ndarray,
-    names: Callable[[np.ndarray], Any], taken: Sequence[np.ndarray] | None = None, plain: bool = True,
-) -> Found:  # fmt: skip
-    """Find the nearest texts of some in all blocks of the corpus, and write them.
-
-    `order` has the corpus's places by label; `names` gives the names, or a reference, of the texts with some labels. With
-    `taken`, what is taken off the cosines of each block's texts, they are found by corrected similarity too; without `plain`
-    only these are written.
-    """
+def ask(temperature: Temperature, grid: Tiling, asking: Asking, corpus: Labels) -> Found:
+    """Find the nearest texts of some in all blocks of the corpus, and write them."""
+    cluster, model, taken = corpus.scope.cluster, corpus.scope.model, asking.taken
     files = asking.run.storage.list(asking.run.place("texts", model, temperature))
     groups = [slice(k, k + ASKING) for k in range(0, len(asking.places), ASKING)]
     labels = np.full(len(asking.places), NOBODY, np.int32)
     if asking.own:
-        rank = np.empty(len(order), np.int32)
-        rank[order] = np.arange(len(order), dtype=np.int32)
-        labels = rank[asking.places]
+        labels = corpus.labels_of(asking.places)
     asked: dict[int, Any] = {}
     """The embeddings of a group, until all panels have seen them."""
     seen, near = dict.fromkeys(range(len(groups)), 0), dict[int, tuple[Nearest, ...]]()
@@ -157,8 +191,8 @@ def ask(
         """Each group and panel; the embeddings of a group are read for the first of its panels."""
         for group, panel in cluster.ordered([(g, p) for g in range(len(groups)) for p in range(grid.panels)]):
             if group not in asked:
-                part, row = asking.layout.parts_and_rows(asking.places[groups[group]])
-                asked[group] = later(_read, asking.run.storage, files, part, row, labels[groups[group]], grid.precision)
+                rows = asking.layout.parts_and_rows(asking.places[groups[group]])
+                asked[group] = later(_read, asking.run.storage, files, rows, labels[groups[group]], grid.precision)
             off = None if taken is None else [taken[number] for number in grid.panel(panel)]
             arguments = (grid, panel, asked[group], grid.neighbours + asking.own, off)
             yield Piece((group, panel), arguments, f"asking {group}, {panel}")
@@ -171,31 +205,31 @@ def ask(
             del asked[group]
     if asking.own:
         near = {k: tuple(_others(one, labels[groups[k]]) for one in own) for k, own in near.items()}
-    known = names(np.unique(np.concatenate([labels, *(one.label.ravel() for own in near.values() for one in own)])))
-    who, places = "corpus" if asking.own else "queries", share(order)
+    known = np.unique(np.concatenate([labels, *(one.label.ravel() for own in near.values() for one in own)]))
+    names, order, who = corpus.names(known), share(corpus.order), "corpus" if asking.own else "queries"
     to = [
         (who, asking.run.place("neighbours", model, temperature)),
         (f"{who}-corrected", asking.run.place(CORRECTED, model, temperature)),
     ]
+    lists = [*([0] if asking.plain else []), *([1] if taken is not None else [])]
 
-    lists = [*([0] if plain else []), *([1] if taken is not None else [])]
-
-    def lists_found() -> Iterator[Piece]:
+    def answers() -> Iterator[Piece]:
         """Each group and list."""
         for k, list_of in cluster.ordered([(k, list_of) for list_of in lists for k in range(len(groups))]):
-            ids: Any = (
-                labels[groups[k]] if asking.own else pa.array(asking.layout.ids[asking.places[groups[k]]], pa.string())
-            )
-            name, where = to[list_of]
-            place = grid.storage, asking.run.storage, numbered(where, k), grid.found(name, k)
-            arguments = (*place, ids, asking.numbers[groups[k]], near[k][list_of], known, places)
-            yield Piece((k, list_of), arguments, f"answers {k}, {list_of}")
+            here, (name, where) = groups[k], to[list_of]
+            ids: Any = labels[here] if asking.own else pa.array(asking.layout.ids[asking.places[here]], pa.string())
+            own = _Answer(ids, asking.numbers[here], near[k][list_of])
+            places = (asking.run.storage, numbered(where, k)), (grid.storage, grid.found(name, k))
+            yield Piece((k, list_of), (own, *places, names, order), f"answers {k}, {list_of}")
 
-    for _ in run_tasks(cluster, _write_asked, lists_found()):
+    for _ in run_tasks(cluster, _write_answer, answers()):
         pass
     names_of = [[grid.found(who, k) for k in range(len(groups))] for who, _ in to]
     kept = [_kept(*near[k]) for k in range(len(groups))] if taken is not None else [np.zeros(0)]
-    return Found(names_of[0] if plain else [], names_of[1] if taken is not None else [], np.concatenate(kept))
+    return Found(
+        names_of[0] if asking.plain else [], names_of[1] if taken is not None else [], np.concatenate(kept),
+        asking.layout.interval[asking.places],
+    )  # fmt: skip
 
 
 def _kept(plain: Nearest, corrected: Nearest) -> np.ndarray:
@@ -206,11 +240,11 @@ def _kept(plain: Nearest, corrected: Nearest) -> np.ndarray:
 
 
 def _read(
-    storage: Storage, files: list[str], part: np.ndarray, row: np.ndarray, labels: np.ndarray, precision: Precision
+    storage: Storage, files: list[str], rows: tuple[np.ndarray, np.ndarray], labels: np.ndarray, precision: Precision
 ) -> Block:
     """The texts in these rows of these parts, as one side of a tile."""
-    embeddings = rounded(rows_of(storage, files, part, row), precision)
-    return Block(embeddings, np.zeros(len(part), np.int64), labels)
+    embeddings = rounded(rows_of(storage, files, *rows), precision)
+    return Block(embeddings, np.zeros(len(labels), np.int64), labels)
 
 
 def _nearest(grid: Tiling, panel: int, asking: Block, k: int, taken: list[np.ndarray] | None) -> tuple[Nearest, ...]:
@@ -229,11 +263,20 @@ def _others(near: Nearest, labels: np.ndarray) -> Nearest:
     return Nearest(near.cosine[~itself].reshape(shape), near.label[~itself].reshape(shape))
 
 
-def _write_asked(
-    grid: Storage, storage: Storage, neighbours: str, found: str, asked: pa.Array | np.ndarray, numbers: np.ndarray,
-    near: Nearest, names: Names, order: np.ndarray,
-) -> None:  # fmt: skip
-    """Write the nearest texts of some that asked: known by their ids, or by their labels where they are of the corpus."""
-    ids = names.of(asked) if isinstance(asked, np.ndarray) else asked
-    storage.write_table(neighbours, _graph(near, ids, names))
-    _write_found(grid, found, numbers, near, order)
+class _Answer(NamedTuple):
+    """The nearest texts of some that asked."""
+
+    asked: pa.Array | np.ndarray
+    """The ids of these, or their labels where they are of the corpus."""
+    numbers: np.ndarray
+    near: Nearest
+
+
+def _write_answer(
+    answer: _Answer, graph: tuple[Storage, str], found: tuple[Storage, str], names: Names, order: np.ndarray
+) -> None:
+    """Write the nearest texts of some that asked: as a graph with ids, and by place to be counted."""
+    ids = names.of(answer.asked) if isinstance(answer.asked, np.ndarray) else answer.asked
+    storage, name = graph
+    storage.write_table(name, _graph(answer.near, ids, names))
+    _write_found(*found, answer.numbers, answer.near, order)

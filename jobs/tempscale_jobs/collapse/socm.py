@@ -17,7 +17,6 @@ from tempscale_jobs.collapse.groups import method
 from tempscale_jobs.collapse.socm_tables import Sample
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.embedding import factors as factor_parts
-from tempscale_jobs.embedding.layout import embeddings
 from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.report.text import count
@@ -65,7 +64,7 @@ def socm(scope: Embedded, temperature: Temperature, size: int) -> None:
             stage.advance(pairs, 1.0)
         else:
             sample = all_pairs(scope, temperature, Folders(), stage)
-            vectors = embeddings(run, scope.cluster, model, temperature, layout, layout.places(sample.ids.tolist()))
+            vectors = scope.embeddings(temperature, layout.places(sample.ids.tolist()))
             finish(scope, temperature, sample, vectors)
             pairs = len(sample.pairs())
         stage.note = f"{pairs:,} pairs, {method(scope.analysis)}"
@@ -88,10 +87,13 @@ def all_pairs(scope: Embedded, temperature: Temperature, folders: Folders, stage
     weights = [float(tokens[start:end].sum()) for start, end in pairwise(starts)]
     cost = {(i, j): weights[i] * weights[j] / (2 if i == j else 1) for i, j in triangle}
     whole = sum(cost.values())
-    sides = [Side([names[k] for k in group], start) for group, start in zip(groups, starts, strict=False)]
+    sides = [
+        Side(number, [names[k] for k in group], start)
+        for number, (group, start) in enumerate(zip(groups, starts, strict=False))
+    ]  # fmt: skip
     every = [
         Piece(
-            (i, j), (tiling, i, j, sides[i], sides[j]), f"tile {i}, {j}", (tiling.tile(i, j),),
+            (i, j), (tiling, sides[i], sides[j]), f"tile {i}, {j}", (tiling.tile(i, j),),
             sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j], cost[i, j] / whole,
         )
         for i, j in triangle
@@ -100,19 +102,20 @@ def all_pairs(scope: Embedded, temperature: Temperature, folders: Folders, stage
     advance_by_finished(stage, every, left)
     for piece in scope.crew.call(factor_tile, left, socm=not tiling.regularization):
         stage.advance(piece.size, piece.cost)
-    return assemble(tiling, triangle, ids, tokens, interval_of(tokens, layout.edges), analysis)
+    return assemble(tiling, triangle, Texts(ids, tokens, interval_of(tokens, layout.edges)), analysis)
 
 
 class Side(NamedTuple):
     """The texts along one side of a tile."""
 
+    number: int
     files: list[str]
     """The parts of their factors."""
     first: int
     """The number of the first of them."""
 
 
-def factor_tile(tiling: Tiling, i: int, j: int, rows: Side, columns: Side, device: str = "cpu") -> None:
+def factor_tile(tiling: Tiling, rows: Side, columns: Side, device: str = "cpu") -> None:
     """Compute one super-tile on a device and write its pairs row < column."""
     import torch
 
@@ -123,7 +126,7 @@ def factor_tile(tiling: Tiling, i: int, j: int, rows: Side, columns: Side, devic
     there = torch.device(device)
     _, means, factors = factor_parts.read(tiling.storage.root, tuple(rows.files))
     means, factors = moved(means, factors, there)
-    if i == j:
+    if rows.number == columns.number:
         found = socm_square(means, factors, regularization=tiling.regularization)
         row, column = np.triu_indices(len(factors), 1)
     else:
@@ -133,19 +136,24 @@ def factor_tile(tiling: Tiling, i: int, j: int, rows: Side, columns: Side, devic
         row, column = (index.ravel() for index in np.indices((len(factors), len(other_factors))))
     values = {"row": rows.first + row, "column": columns.first + column}
     values |= {"d_mu": found.d_mu.numpy()[row, column], "d_sigma": found.d_sigma.numpy()[row, column]}
-    tiling.storage.write_table(tiling.tile(i, j), parts.SOCM_TILE.build(values))
+    tiling.storage.write_table(tiling.tile(rows.number, columns.number), parts.SOCM_TILE.build(values))
 
 
-def assemble(
-    tiling: Tiling, triangle: list[tuple[int, int]], ids: np.ndarray, tokens: np.ndarray, interval: np.ndarray,
-    analysis: Analysis,
-) -> Sample:  # fmt: skip
+class Texts(NamedTuple):
+    """The texts whose pairs the tiles have."""
+
+    ids: np.ndarray
+    tokens: np.ndarray
+    interval: np.ndarray
+
+
+def assemble(tiling: Tiling, triangle: list[tuple[int, int]], texts: Texts, analysis: Analysis) -> Sample:
     """Join the tiles and check that no pair is missing."""
     import torch
 
     from tempscale.second_order.socm import socm_value
 
-    n = len(ids)
+    n = len(texts.ids)
     whole = {name: np.full((n, n), np.nan) for name in ("d_mu", "d_sigma")}
     for i, j in triangle:
         table = tiling.storage.read_table(tiling.tile(i, j))
@@ -158,7 +166,7 @@ def assemble(
     d_mu, d_sigma = torch.from_numpy(whole["d_mu"]), torch.from_numpy(whole["d_sigma"])
     value = socm_value(d_mu, d_sigma, analysis.socm_alpha, analysis.socm_beta).numpy()
     np.fill_diagonal(value, np.nan)  # x**0 is 1 even where x is not a number.
-    return Sample(ids, tokens, interval, whole["d_mu"], whole["d_sigma"], value)
+    return Sample(*texts, whole["d_mu"], whole["d_sigma"], value)
 
 
 def finish(scope: Embedded, temperature: Temperature, sample: Sample, vectors: np.ndarray) -> None:

@@ -132,15 +132,21 @@ def ranked(sample: Sample, embeddings: np.ndarray, size: int, over: str = "sampl
     for ranking, scores, kept in (("socm", sample.value, slice(None)), ("same_mean", sample.d_sigma, closest)):
         first, second = row[kept], column[kept]
         pairs = Pairs(first, second, *(m[first, second] for m in (sample.d_mu, sample.d_sigma, sample.value)))
-        found = best(pairs, cosine[kept], scores[first, second], sample.ids, sample.tokens, size)
+        found = best(pairs, cosine[kept], scores[first, second], Named(sample.ids, sample.tokens), size)
         rows += [{"over": over, "ranking": ranking} | pair for pair in found]
     return rows
 
 
-def best(
-    pairs: Pairs, cosine: np.ndarray, score: np.ndarray, ids: np.ndarray, tokens: np.ndarray, size: int
-) -> list[dict[str, Any]]:
+class Named(NamedTuple):
+    """The texts that pairs are of."""
+
+    ids: np.ndarray
+    tokens: np.ndarray
+
+
+def best(pairs: Pairs, cosine: np.ndarray, score: np.ndarray, texts: Named, size: int) -> list[dict[str, Any]]:
     """The pairs of largest score; ties by ids. `cosine` is that of each pair's embeddings."""
+    ids, tokens = texts
     if not len(score):
         return []
     last = min(size, len(score))

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from tempscale.stats.order import beside
-from tempscale_jobs.embedding.layout import embeddings
 from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.folder import Model, Run, all_means_by_text, place
 
@@ -33,7 +32,7 @@ def look(scope: Embedded) -> None:
 
     Nothing is written where texts come with documents, or are too few.
     """
-    run, cluster, model, layout = scope.run, scope.cluster, scope.model, scope.texts
+    run, model, layout = scope.run, scope.model, scope.texts
     if layout.documents is not None or run.storage.exists(result_name(model)):
         return
     temperature = run.temperatures[0]
@@ -48,7 +47,7 @@ def look(scope: Embedded) -> None:
         return
     pairs = np.concatenate([np.stack([own[:-1], own[1:]], axis=1) for own in stretches if len(own) > 1])
     pairs = pairs[np.linspace(0, len(pairs) - 1, min(_PAIRS, len(pairs))).astype(int)]
-    one, other = (embeddings(run, cluster, model, temperature, layout, pairs[:, side]).astype(float) for side in (0, 1))
+    one, other = (scope.embeddings(temperature, pairs[:, side]).astype(float) for side in (0, 1))
     closed = run.storage.read_json(f"{at}/closed.json")
     result: dict[str, Any] = {
         "correlation": found.correlation, "factor": found.factor, "whole": found.whole,

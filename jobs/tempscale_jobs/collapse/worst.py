@@ -18,10 +18,10 @@ from tempscale.collapse import grid as tiles
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.collapse import blocks, socm_tables
 from tempscale_jobs.collapse.blocks import Tiling
-from tempscale_jobs.collapse.factor_pairs import FactorFiles, bounded, exact_pairs
-from tempscale_jobs.collapse.socm_tables import Pairs
+from tempscale_jobs.collapse.factor_pairs import Candidates, FactorFiles, Wanted, bounded, exact_pairs
+from tempscale_jobs.collapse.socm_tables import Named, Pairs
 from tempscale_jobs.embedding import factors
-from tempscale_jobs.embedding.layout import column, embeddings
+from tempscale_jobs.embedding.layout import column
 from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, is_whole, place, tile
@@ -48,6 +48,10 @@ class _Search:
     """The corpus's 99th percentile of cosine; the ranking `same_mean` has only pairs at or above it."""
     trace: np.ndarray
     thresholds: dict[str, float]
+    bounds: list[tuple[int, int]]
+    """[start, stop) of each block of the grid."""
+    exponents: tuple[float, float, bool]
+    """α, β, and whether embeddings are the normalised token means."""
 
 
 def begin(scope: Embedded) -> None:
@@ -98,8 +102,8 @@ def _search(scope: Embedded, stage: Stage) -> dict[str, int]:
     searches, left = {}, {}
     for t in todo:
         stage.tell(f"bounds over all pairs, τ {t.canonical}")
-        searches[t.slug] = seed_thresholds(scope, t, seeds[t.slug])
-        left[t.slug] = _survivors(scope, t, searches[t.slug], means)
+        searches[t.slug] = seed_thresholds(scope, t, seeds[t.slug], means)
+        left[t.slug] = _survivors(scope, t, searches[t.slug])
     stage.tell("factors of the texts that are left")
     texts = {slug: np.unique(pairs.places) for slug, pairs in left.items()}
     if todo:
@@ -173,15 +177,15 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table, name: s
         worker.storage.write_table(worker.part(kind, temperature, number), table)
 
 
-def seed_thresholds(scope: Embedded, temperature: Temperature, seeds: np.ndarray) -> _Search:
+def seed_thresholds(scope: Embedded, temperature: Temperature, seeds: np.ndarray, means: bool) -> _Search:
     """Thresholds that enough pairs reach to fill the ranking, from all pairs of the seed texts."""
     run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
     closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
     cosine = float(closed["cosine_p99"] if closed["cosine_p99"] is not None else 2.0)
     files = FactorFiles.of(run, model, temperature, _OF_SEEDS)
     first, second = np.triu_indices(len(seeds), 1)
-    found = exact_pairs(scope.cluster, files, layout.ids[seeds], first, second, analysis)
-    vectors = embeddings(run, scope.cluster, model, temperature, layout, seeds)
+    found = exact_pairs(scope.cluster, files, Wanted(layout.ids[seeds], first, second), analysis)
+    vectors = scope.embeddings(temperature, seeds)
     # These cosines may differ from the grid's in the last digit; the margin keeps only pairs that qualify by both.
     near = (vectors @ vectors.T)[first, second] >= cosine + 1e-4
     thresholds = {}
@@ -189,7 +193,9 @@ def seed_thresholds(scope: Embedded, temperature: Temperature, seeds: np.ndarray
         enough = len(scores) >= analysis.worst_pairs
         thresholds[ranking] = float(np.partition(scores, -analysis.worst_pairs)[-analysis.worst_pairs]) if enough else 0.0
     trace = column(run, model, temperature, layout, "spread")
-    return _Search(run.place("partials/top", model, temperature), cosine, trace, thresholds)
+    _, bounds = blocks.tiling(scope, temperature)
+    exponents = (analysis.socm_alpha, analysis.socm_beta, means)
+    return _Search(run.place("partials/top", model, temperature), cosine, trace, thresholds, bounds, exponents)
 
 
 @dataclass(frozen=True)
@@ -201,16 +207,11 @@ class _Left:
     ranking: np.ndarray
 
 
-def _survivors(scope: Embedded, temperature: Temperature, search: _Search, means: bool) -> _Left:
+def _survivors(scope: Embedded, temperature: Temperature, search: _Search) -> _Left:
     """Compare the trace bound of every pair of the grid with the thresholds; a finished tile is a durable part."""
-    run, analysis = scope.run, scope.analysis
-    grid, bounds = blocks.tiling(scope, temperature)
+    run, (grid, _) = scope.run, blocks.tiling(scope, temperature)
     triangle, shared = tiles.upper_triangle(grid.panels), share(search)
-    exponents = (analysis.socm_alpha, analysis.socm_beta, means)
-    every = [
-        Piece((i, j), (grid, shared, i, j, bounds, exponents), f"tile {i}, {j}", (tile(search.place, i, j),))
-        for i, j in triangle
-    ]
+    every = [Piece((i, j), (grid, shared, i, j), f"tile {i}, {j}", (tile(search.place, i, j),)) for i, j in triangle]
     for _ in run_tasks(scope.cluster, _bound_panels, missing(run.storage, every)):
         pass
     tables, total = [], 0
@@ -228,25 +229,19 @@ def _survivors(scope: Embedded, temperature: Temperature, search: _Search, means
     return _Left(places, whole.column("cosine").to_numpy(), whole.column("ranking").to_numpy())
 
 
-def _bound_panels(
-    grid: Tiling, search: _Search, i: int, j: int, bounds: list[tuple[int, int]], exponents: tuple[float, float, bool]
-) -> None:
+def _bound_panels(grid: Tiling, search: _Search, i: int, j: int) -> None:
     """Write the pairs of two panels that the traces cannot rule out."""
-    kept = [
-        _bound_tile(grid, search, a, b, bounds, exponents) for a in grid.panel(i) for b in grid.panel(j) if a <= b
-    ]  # fmt: skip
+    kept = [_bound_tile(grid, search, a, b) for a in grid.panel(i) for b in grid.panel(j) if a <= b]
     grid.storage.write_table(tile(search.place, i, j), pa.concat_tables(kept))
 
 
-def _bound_tile(
-    grid: Tiling, search: _Search, i: int, j: int, bounds: list[tuple[int, int]], exponents: tuple[float, float, bool]
-) -> pa.Table:
+def _bound_tile(grid: Tiling, search: _Search, i: int, j: int) -> pa.Table:
     """The pairs of two blocks that the traces cannot rule out."""
     from tempscale.second_order.bounds import survivors
 
     rows = blocks.read_block(grid, i)
     columns = rows if i == j else blocks.read_block(grid, j)
-    alpha, beta, means = exponents
+    bounds, (alpha, beta, means) = search.bounds, search.exponents
     places, cosines, ranking = survivors(
         rows.embeddings, search.trace[slice(*bounds[i])], columns.embeddings, search.trace[slice(*bounds[j])],
         diagonal=i == j, socm=search.thresholds["socm"], same_mean=search.thresholds["same_mean"], cosine=search.cosine,
@@ -267,14 +262,16 @@ def _finish(scope: Embedded, temperature: Temperature, search: _Search, left: _L
     searched: list[dict[str, Any]] = []
     pairs = layout.pairs
     wanted_texts = {"socm": (left.ranking & 1) > 0, "same_mean": (left.ranking & 2) > 0}
-    needed = bounded(cluster, files, ids, first, second, wanted_texts, search.thresholds, analysis)
+    candidates = {name: Candidates(pairs_kept, search.thresholds[name]) for name, pairs_kept in wanted_texts.items()}
+    wanted = Wanted(ids, first, second)
+    needed = bounded(cluster, files, wanted, candidates, analysis)
     every = needed["socm"] | needed["same_mean"]
-    found = exact_pairs(cluster, files, ids, first[every], second[every], analysis)
+    found = exact_pairs(cluster, files, wanted.some(every), analysis)
     for ranking in RANKINGS:
         here = needed[ranking][every]
         scores = found.value if ranking == "socm" else found.d_sigma
         kept, cosine = Pairs(*(column[here] for column in found)), left.cosine[every][here]
-        rows = socm_tables.best(kept, cosine, scores[here], ids, layout.tokens[texts], analysis.worst_pairs)
+        rows = socm_tables.best(kept, cosine, scores[here], Named(ids, layout.tokens[texts]), analysis.worst_pairs)
         ranked += [key | {"over": "corpus", "ranking": ranking} | row for row in rows]
         searched.append(
             key

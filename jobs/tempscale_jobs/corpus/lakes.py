@@ -20,6 +20,7 @@ from tempscale_jobs.corpus.readers import (
     KINDS,
     Columns,
     Record,
+    Span,
     batches_as_records,
     between,
     check_columns,
@@ -89,8 +90,9 @@ def fragments(source: str, columns: Columns) -> list[tuple[str, int, int, int, i
     return found
 
 
-def rows_of(source: str, at: str, columns: Columns, first: int, last: int, number: int) -> Iterator[Record]:
-    """Rows from `first` to before `last` in the version and file `at`, see `fragments`; `number` is the first one's."""
+def rows_of(source: str, at: str, columns: Columns, span: Span) -> Iterator[Record]:
+    """A span of rows in the version and file `at`; see `fragments`."""
+    first, last, number = span
     version, _, file = at.partition(" ")
     name = _name(source)
     data, wanted = _columns_of(_open(source, int(version)), source, columns)

@@ -200,8 +200,19 @@ def between(batches: Iterable[pa.RecordBatch], first: int, last: int) -> Iterato
         at += batch.num_rows
 
 
-def lines(stream: Any, file: str, place: str, columns: Columns, first: int, last: int, number: int) -> Iterator[Record]:
-    """The records of a plain file's lines that begin from byte `first` to before `last`; `number` is the first one's."""
+class Span(NamedTuple):
+    """Consecutive rows, or the bytes of lines."""
+
+    first: int
+    last: int
+    """From the first to before the last."""
+    number: int
+    """That of the first row in its place."""
+
+
+def lines(stream: Any, file: str, place: str, columns: Columns, span: Span) -> Iterator[Record]:
+    """The records of a plain file's lines that begin in a span of bytes."""
+    first, last, number = span
     head, at_first = b"", first - 1
     if first:
         stream.seek(at_first)

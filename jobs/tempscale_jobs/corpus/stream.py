@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tempscale_jobs.corpus import distinct, reading, sources, units
 from tempscale_jobs.corpus.index import Index, Shard
@@ -138,9 +138,9 @@ class Stream:
             stage.resize(len(self.units))  # A limit may leave some out.
             stage.advance(len(self._read))
         left = {unit.number: unit for unit in self.units if unit.number not in self._read}
-        shared = {"storage": self._storage, "contents": self._contents, "units": left, "seed": self._seed}
+        how = Reading(self._storage, self._contents, left, self._seed, self._state)
         pieces = [Piece(number, (number,), units.named(self._given, unit)) for number, unit in left.items()]
-        for piece in read(cluster, read_unit, pieces, shared | {"state": self._state}, where):
+        for piece in read(cluster, read_unit, pieces, {"how": how}, where):
             self._read[piece.number] = self._as_read(piece.number)
             if stage is not None:
                 stage.advance(1)
@@ -278,8 +278,17 @@ class Stream:
         ).kept(self._storage)  # fmt: skip
 
 
-def read_unit(
-    number: int, storage: Storage, contents: Contents, units: dict[int, Unit], seed: int, state: dict[str, Any]
-) -> None:  # fmt: skip
+class Reading(NamedTuple):
+    """What every task that reads units knows."""
+
+    storage: Storage
+    contents: Contents
+    units: dict[int, Unit]
+    seed: int
+    state: dict[str, Any]
+    """The state of the source in which it was planned."""
+
+
+def read_unit(number: int, how: Reading) -> None:
     """Read a unit into durable parts."""
-    reading.read_unit(storage, contents, units[number], seed, state)
+    reading.read_unit(how.storage, how.contents, how.units[number], how.seed, how.state)

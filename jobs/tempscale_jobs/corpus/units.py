@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from tempscale_jobs.corpus import hub, lakes, readers, sources
-from tempscale_jobs.corpus.readers import KINDS, Columns, Record, suffix
+from tempscale_jobs.corpus.readers import KINDS, Columns, Record, Span, suffix
 from tempscale_jobs.corpus.sources import Source
 from tempscale_jobs.urls import masked
 
@@ -226,14 +226,14 @@ def _records(given: Source, piece: Piece, columns: Columns) -> Iterator[Record]:
     if piece.kind == "hub":
         yield from hub.records(given.source, columns, int(piece.file))
     elif piece.kind in ("lance", "delta"):
-        yield from lakes.rows_of(given.source, piece.file, columns, piece.first, piece.last, piece.row or 0)
+        yield from lakes.rows_of(given.source, piece.file, columns, Span(piece.first, piece.last, piece.row or 0))
     else:
         with sources.readable(piece.file), sources.file_system(given).open(piece.file, "rb") as stream:
             if piece.kind == "parquet":
                 yield from readers.parquet_rows(stream, piece.place, columns, piece.first, piece.last)
             elif piece.kind == "lines":
                 assert piece.row is not None, "lines have been counted"
-                yield from readers.lines(stream, piece.file, piece.place, columns, piece.first, piece.last, piece.row)
+                yield from readers.lines(stream, piece.file, piece.place, columns, Span(piece.first, piece.last, piece.row))
             else:
                 yield from readers.read(stream, piece.file, piece.place, columns)
 

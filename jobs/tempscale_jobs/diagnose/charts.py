@@ -40,7 +40,7 @@ def filter_by_length(spectrum: pl.DataFrame, edges: Sequence[int]) -> alt.Chart 
                 ("sigma_a", kinds[0], row[f"sigma_a{end}_se"]), ("sigma_a_bound", kinds[1], None),
             )
         ]  # fmt: skip
-        chart = lines(rows, names, "length in tokens", "σ_a", kinds)
+        chart = lines(rows, names, ("length in tokens", "σ_a"), kinds)
         if chart is not None:
             panels.append(chart.properties(width=330, height=260, title=title))
     return alt.concat(*panels, columns=2, spacing=28) if panels else None
@@ -54,7 +54,7 @@ def resemblance(spectrum: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | Non
         for row in spectrum.to_dicts()
         for name, line in (("cosine", "embeddings"), ("words_cosine", "word embeddings"))
     ]
-    return lines(rows, names, "length in tokens", "mean cosine", ["embeddings", "word embeddings"])
+    return lines(rows, names, ("length in tokens", "mean cosine"), ["embeddings", "word embeddings"])
 
 
 def repeated(table: pl.DataFrame) -> alt.Chart | None:
@@ -63,7 +63,7 @@ def repeated(table: pl.DataFrame) -> alt.Chart | None:
     rows = [
         point(row["temperature"], "", str(row["tokens"]), row["cosine_mean"], row["cosine_se"]) for row in table.to_dicts()
     ]
-    return lines(rows, names, "tokens", "cosine of the two texts")
+    return lines(rows, names, ("tokens", "cosine of the two texts"))
 
 
 def parts(summary: pl.DataFrame) -> alt.Chart | None:
@@ -190,7 +190,7 @@ def together(summary: pl.DataFrame) -> alt.Chart | None:
             for row in mine.to_dicts()
             for x in [row["layer"] if by_layer else (row["layer"] + 1) / layers[row["model"]]]
         ]
-        chart = lines(rows, None, "layer" if by_layer else "share of layers passed", "", kinds)
+        chart = lines(rows, None, ("layer" if by_layer else "share of layers passed", ""), kinds)
         if chart is not None:
             panels.append(chart.properties(width=330, height=190, title=title))
     return alt.concat(*panels, columns=2, spacing=24) if panels else None
@@ -210,7 +210,7 @@ def _by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> alt.
         ]
         # The embedding layer has a place only where it has a figure.
         names = [_layer_name(k) for k in sorted(mine["layer"].unique()) if any(row["x"] == _layer_name(k) for row in rows)]
-        chart = lines(rows, names, "layer", "")
+        chart = lines(rows, names, ("layer", ""))
         if chart is not None:
             panels.append(chart.properties(width=330, height=190, title=title))
     return alt.concat(*panels, columns=2, spacing=24) if panels else None

@@ -15,6 +15,7 @@ from tempscale_jobs.diagnose import findings
 from tempscale_jobs.diagnose.findings import Looked, error, mean, resemblance
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.columns import Table
 from tempscale_jobs.tables.diagnose import (
     EQUAL_NORMS,
@@ -44,7 +45,9 @@ def summarise(
     for model in run.models:
         first: Looked | None = None
         for temperature in run.temperatures:
-            layers, heads, seen = (_parts(run, kind, model, temperature, edges, sources) for kind in KINDS)
+            layers, heads, seen = (
+                _parts(run.storage, run.place(kind, model, temperature), edges, sources) for kind in KINDS
+            )
             if seen.is_empty():
                 raise UsageError(f"model {model.label} gives no finite embedding for any text that was looked into")
             last = layers.filter(pl.col("layer") == layers["layer"].max())
@@ -75,12 +78,9 @@ def summarise(
     return tables
 
 
-def _parts(
-    run: Run, kind: str, model: Model, temperature: Temperature, edges: Sequence[int], sources: Mapping[str, int]
-) -> pl.DataFrame:
-    """All parts of a kind with each text's length interval and document, sorted by text, layer and head."""
-    names = run.storage.list(run.place(kind, model, temperature))
-    table = pl.DataFrame(pl.from_arrow(pa.concat_tables([run.storage.read_table(name) for name in names])))
+def _parts(storage: Storage, place: str, edges: Sequence[int], sources: Mapping[str, int]) -> pl.DataFrame:
+    """All parts in a folder with each text's length interval and document, sorted by text, layer and head."""
+    table = pl.DataFrame(pl.from_arrow(pa.concat_tables([storage.read_table(name) for name in storage.list(place)])))
     interval = np.asarray(edges)[interval_of(table["tokens"].to_numpy().astype(np.int64), edges)]
     order = [name for name in ("text_id", "layer", "head") if name in table.columns]
     source = pl.Series("source", [sources.get(text_id) for text_id in table["text_id"]], pl.Int64)

@@ -152,11 +152,23 @@ def embed_shard(
             marks.after()
     if worker.overlaps:
         marks.written()
-    return partial(_write, own, number, work, tokens, encoded, marks)
+    return partial(_write, own, _Done(number, work, tokens, encoded, marks))
 
 
-def _write(own: actor.ModelActor, number: int, work: pa.Table, tokens: Tokens, encoded: list[Encoded], marks: Marks) -> None:
+class _Done(NamedTuple):
+    """A shard that has been embedded."""
+
+    number: int
+    work: pa.Table
+    tokens: Tokens
+    encoded: list[Encoded]
+    """Of each temperature."""
+    marks: Marks
+
+
+def _write(own: actor.ModelActor, done: _Done) -> None:
     """Write the parts of a shard and its rejected texts."""
+    number, work, tokens, encoded, marks = done
     owner = range(work.num_rows) if tokens.text is None else tokens.text
     reasons = {owner[i]: DEADLY for i in marks.deadly}
     for out in encoded:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -61,19 +61,6 @@ class Layout:
     """A digest of the document of each text; None where no text has one."""
     source: np.ndarray | None = None
     """The shard and row that each text was read to; None where each part of texts/ is of the shard of its number."""
-
-    @classmethod
-    def of(
-        cls, ids: Sequence[str], tokens: Any, interval: Any, edges: Sequence[int], seed: int = 0, documents: Any = None,
-        corpus_texts: int | None = None,
-    ) -> Layout:  # fmt: skip
-        """Texts whose ids are at hand, in this order and stored in one part."""
-        names = np.empty(len(ids), dtype=object)
-        names[:] = ids
-        key = np.array([keyed_hash(text_id, seed) for text_id in ids], dtype=np.uint64)
-        stored, starts = np.arange(len(ids), dtype=np.uint32), np.array([0, len(ids)])
-        given = np.asarray(tokens), np.asarray(interval)
-        return cls(names, key, *given, stored, starts, tuple(edges), corpus_texts or len(ids), seed, documents)
 
     def __len__(self) -> int:
         return len(self.key)
@@ -195,26 +182,6 @@ def column(run: Run, model: Model, temperature: Temperature, layout: Layout, nam
     return np.asarray(run.storage.arrays(names, [name], len(layout))[0][layout.stored])
 
 
-def embeddings(
-    run: Run, cluster: Cluster, model: Model, temperature: Temperature, layout: Layout, places: np.ndarray
-) -> np.ndarray:
-    """Embeddings (places, d) of some texts, read by tasks from the parts that contain them."""
-    names = run.storage.list(run.place("texts", model, temperature))
-    part, row = layout.parts_and_rows(places)
-    used = np.unique(part)
-    cuts = np.array_split(used, max(1, len(used) // PARTS_OF_A_TASK))
-    rows = [np.flatnonzero(np.isin(part, cut)) for cut in cuts]
-    work = [
-        (run.storage, [names[k] for k in cut], np.searchsorted(cut, part[own]), row[own])
-        for cut, own in zip(cuts, rows, strict=True)
-    ]
-    gathered = np.concatenate(results(cluster, rows_of, work, "parts of texts"))
-    order = np.concatenate(rows)
-    whole = np.empty_like(gathered)
-    whole[order] = gathered
-    return whole
-
-
 def rows_of(storage: Storage, names: list[str], part: np.ndarray, row: np.ndarray) -> np.ndarray:
     """The embeddings in these rows of these parts, in the order given."""
     found: np.ndarray | None = None
@@ -229,10 +196,19 @@ def rows_of(storage: Storage, names: list[str], part: np.ndarray, row: np.ndarra
     return found
 
 
-def layout(
-    run: Run, cluster: Cluster, model: Model, corpus_texts: int, edges: tuple[int, ...], seed: int
-) -> Layout:  # fmt: skip
+class Order(NamedTuple):
+    """How texts are laid out."""
+
+    edges: tuple[int, ...]
+    """Lower edges of the length intervals."""
+    seed: int
+    corpus_texts: int = 0
+    """Usable texts of the corpus, of which these may be a sample."""
+
+
+def layout(run: Run, cluster: Cluster, model: Model, how: Order) -> Layout:
     """Sort the texts in the parts of the first temperature by length; tasks read the parts."""
+    edges, seed, corpus_texts = how
     names = run.storage.list(run.place("texts", model, run.temperatures[0]))
     groups = [names[k : k + PARTS_OF_A_TASK] for k in range(0, len(names), PARTS_OF_A_TASK)]
     found = of_each(cluster, _look, [(run.storage, group, seed) for group in groups])

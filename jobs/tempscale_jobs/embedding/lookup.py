@@ -142,7 +142,7 @@ def look_up_all(scope: Scope, cache: Cache) -> Plan:
     shards = index.shards
     if any(counts):
         target = run.place("shards", model)
-        work = [(how, contents, *group, counts, target) for group in groups]
+        work = [(how, contents, group, counts, target) for group in groups]
         written = results(cluster, write_hits, work, "shards to embed")
         shards = tuple(Shard(*shard) for own in written for shard in own)
     run.storage.remove(how.scratch)
@@ -161,14 +161,14 @@ def _groups(shards: Sequence[Shard]) -> list[tuple[int, list[Shard]]]:
     return groups
 
 
-def _sorted(first: int) -> str:
+def sorted_name(first: int) -> str:
     """The texts of a group of shards by their contents, the same for all models; `first` is its first shard."""
     return f"{of_unit('contents', first)}.parquet"
 
 
 def sort_group(how: Exchange, first: int, names: list[str]) -> None:
     """Write the texts of a group of shards, without what they say, in the order of their contents."""
-    if how.storage.exists(_sorted(first)):
+    if how.storage.exists(sorted_name(first)):
         return
     tables = []
     for number, name in enumerate(names, first):
@@ -177,7 +177,7 @@ def sort_group(how: Exchange, first: int, names: list[str]) -> None:
         tables.append(table.append_column("source_row", pa.array(places)))
     # Hexadecimal digits sort like numbers, so a range of the sorted digests is a range of buckets.
     whole = pa.concat_tables(tables).sort_by(_BY_CONTENT)
-    how.storage.write_table(_sorted(first), whole, rows_of_group=_SORTED_ROWS)
+    how.storage.write_table(sorted_name(first), whole, rows_of_group=_SORTED_ROWS)
 
 
 def look_up_range(how: Exchange, groups: list[int], buckets: range, number: int) -> tuple[int, Counter[str]]:
@@ -186,7 +186,7 @@ def look_up_range(how: Exchange, groups: list[int], buckets: range, number: int)
     Return how many it has, and what of the cache was not used.
     """
     ends = f"{buckets[0]:02x}", f"{buckets[-1] + 1:02x}" if buckets[-1] + 1 < BUCKETS else None
-    wanted = pa.concat_tables([how.storage.read_range(_sorted(group), "content_sha", *ends) for group in groups])
+    wanted = pa.concat_tables([how.storage.read_range(sorted_name(group), "content_sha", *ends) for group in groups])
     wanted = wanted.sort_by("source_row")
     store, tables, ignored = Storage(how.cache), list[pa.Table](), Counter[str]()
     everywhere = set(wanted.column("content_sha").to_pylist())
@@ -209,9 +209,13 @@ def look_up_range(how: Exchange, groups: list[int], buckets: range, number: int)
 
 
 def write_hits(
-    how: Exchange, contents: Texts, first: int, names: list[str], found: list[int], target: str
+    how: Exchange, contents: Texts, group: tuple[int, list[str]], found: list[int], target: str
 ) -> list[tuple[str, int, int]]:
-    """Write what was found of a group of shards to texts/, and the others as new shards; return what is known of these."""
+    """Write what was found of a group of shards to texts/, and the others as new shards; return what is known of these.
+
+    A group is the number of its first shard, and the names of all.
+    """
+    first, names = group
     own = "source_row", source_row(first, 0), source_row(first + len(names), 0)
     for k, place in enumerate(how.texts):
         tables = [how.storage.read_range(how.found(k, n), *own) for n, count in enumerate(found) if count]

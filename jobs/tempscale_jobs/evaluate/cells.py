@@ -94,7 +94,7 @@ def write_cells(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
 
     If the task has a large corpus whose documents nobody has tried to embed, report the calls for them instead.
     """
-    from tempscale_jobs.evaluate.scored import score
+    from tempscale_jobs.evaluate.scored import Manner, score
 
     unit, temperatures = Unit(**spec["unit"]), [Temperature.of(text) for text in spec["temperatures"]]
     report: dict[str, Any] = {"wrong": {}, "calls": []}
@@ -114,7 +114,7 @@ def write_cells(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
                 own = None
                 if temperature.canonical == spec["reference"]:
                     own = Corrections(**spec["corrections"], seed=spec["seed"])
-                cell = score(task, model, temperature, keep, there, own)
+                cell = score(task, model, temperature, Manner(keep, there, own))
         except Exception as error:
             actor.end_if_lost(error)
             report["wrong"][temperature.canonical] = sentence(unit.name, error)

@@ -55,7 +55,7 @@ def by_length(lengths: pl.DataFrame, edges: Sequence[int], value: str, title: st
         point(row["temperature"], "", interval_name(row["interval"], edges), row[value], row[f"{value}_se"])
         for row in lengths.sort("interval", maintain_order=True).to_dicts()
     ]
-    return lines(rows, names, "length in tokens", title)
+    return lines(rows, names, ("length in tokens", title))
 
 
 def best(lengths: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
@@ -88,7 +88,7 @@ def by_end(table: pl.DataFrame, figure: str, title: str) -> alt.Chart | None:
         point(f"{row['name']}: " * several + f"{row['end']} fifth", "", row["temperature"], row["value"], row["value_se"])
         for row in mine.to_dicts()
     ]
-    return lines(rows, names, "", title)
+    return lines(rows, names, ("", title))
 
 
 def roles(table: pl.DataFrame) -> alt.Chart | None:

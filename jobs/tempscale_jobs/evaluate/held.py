@@ -22,7 +22,7 @@ def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | st
     """The task of a piece of work with its data and the model that keeps its tokens, or a sentence on the failure."""
     from tempscale.model.checkpoint import resolve
     from tempscale.model.settings import Settings
-    from tempscale_jobs.evaluate.mteb_model import GridModel
+    from tempscale_jobs.evaluate.mteb_model import GridModel, Known
 
     key = json.dumps([worker.storage.root, worker.model.fingerprint, *(spec[name] for name in _OF_TASK)])
     if key not in holding:
@@ -41,7 +41,9 @@ def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | st
                 )
             settings = Settings.of(resolve(worker.model.name)) if spec["prompts"] == "model" else None
             own = worker.model
-            model = GridModel(worker.encoder, own.label, own.fingerprint, own.similarity, settings, spec["piece_texts"])
+            model = GridModel(
+                worker.encoder, Known(own.label, own.fingerprint, own.similarity, settings), spec["piece_texts"]
+            )
             holding[key] = task, model
         except Changed:
             raise

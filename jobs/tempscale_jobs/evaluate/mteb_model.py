@@ -46,6 +46,16 @@ class Texts(NamedTuple):
     """The file of their embeddings, in the same order, where `begin` named a folder."""
 
 
+class Known(NamedTuple):
+    """What is known of a checkpoint besides its weights."""
+
+    name: str
+    revision: str
+    similarity: str = "cosine"
+    settings: Settings | None = None
+    """Given if its own prompts are put before texts."""
+
+
 class GridModel(MtebModel):
     """A model with an exchangeable temperature, for `mteb.evaluate`.
 
@@ -54,10 +64,8 @@ class GridModel(MtebModel):
     pieces of `piece_texts` texts, each with micro-batches of its own, so that its bytes do not depend on who embeds it.
     """
 
-    def __init__(
-        self, encoder: Encoder, name: str, revision: str, similarity: str = "cosine", settings: Settings | None = None,
-        piece_texts: int = PIECE_TEXTS,
-    ) -> None:  # fmt: skip
+    def __init__(self, encoder: Encoder, known: Known, piece_texts: int = PIECE_TEXTS) -> None:
+        name, revision, similarity, settings = known
         self._describe(encoder, name, revision, similarity, settings)
         self.piece_texts = piece_texts
         self.seen: list[Texts] = []

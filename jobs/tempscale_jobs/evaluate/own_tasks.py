@@ -21,7 +21,7 @@ from tempscale_jobs.corpus.readers import Columns, utf8_or_bytes
 from tempscale_jobs.corpus.rows import usable_id, usable_text
 from tempscale_jobs.corpus.sources import IDS, id_in
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.evaluate.windows import Chosen, Labelled, by_interval
+from tempscale_jobs.evaluate.windows import Chosen, Labelled, Wanted, by_interval
 from tempscale_jobs.urls import masked
 
 _SCORES = {
@@ -192,7 +192,7 @@ def _classification(own: OwnTask, seed: int, tokenizer: Tokenizer | None, edges:
             train.append(row._asdict())
     chosen = [Chosen(*row, window=False) for row in rows]
     if own.texts_per_interval is not None and tokenizer is not None:
-        chosen = by_interval(rows, tokenizer, edges, own.texts_per_interval, own.windows, seed)
+        chosen = by_interval(rows, tokenizer, edges, Wanted(own.texts_per_interval, own.windows, seed))
     test = [row._asdict() for row in chosen]
     for name, part in (("learn from", train), ("test on", test)):
         if len({row["label"] for row in part}) < 2:

@@ -41,12 +41,29 @@ class Scored(NamedTuple):
     """The same with corrected embeddings, where it is a retrieval and corrections are asked for; without any first."""
 
 
-def score(
-    task: Any, model: GridModel, temperature: Temperature, keep: bool, there: Embedded | None = None,
-    corrections: Corrections | None = None,
-) -> Scored:  # fmt: skip
-    """Score a loaded task with `mteb.evaluate`; `keep` and `there` are those of `GridModel.begin`."""
-    record = _Record(task)
+class Manner(NamedTuple):
+    """How a task is scored."""
+
+    keep: bool
+    there: Embedded | None = None
+    """As of `GridModel.begin`."""
+    corrections: Corrections | None = None
+
+
+class _Scoring(NamedTuple):
+    """A task that is scored."""
+
+    task: Any
+    model: GridModel
+    temperature: Temperature
+    there: Embedded | None
+    record: _Record
+
+
+def score(task: Any, model: GridModel, temperature: Temperature, manner: Manner) -> Scored:
+    """Score a loaded task with `mteb.evaluate`."""
+    (keep, there, corrections), record = manner, _Record(task)
+    own_run = _Scoring(task, model, temperature, there, record)
     _reseed(task)
     wanted = corrections if isinstance(task, AbsTaskRetrieval) and corrections and corrections.recipes else None
     with tempfile.TemporaryDirectory() as folder:
@@ -59,18 +76,16 @@ def score(
         predictions = Path(folder) / task.prediction_file_name
         predicted = json.loads(predictions.read_text("utf-8")) if predictions.is_file() else {}
         own = json.loads(found.task_results[0].model_dump_json())
-        rows = [_items(task, split, subset, model, record, predicted) for split, subset in _parts(own)]
+        rows = [_items(own_run, part, predicted) for part in _parts(own)]
         parts = [part for part in _parts(own) if not _reranks(task, *part)] if wanted is not None else []
-        corrected = _corrected(task, model, temperature, there, record, parts, wanted) if parts and wanted else ()
+        corrected = _corrected(own_run, parts, wanted) if parts and wanted else ()
     items, relevant = ([row for own in side for row in own] for side in zip(*rows, strict=True)) if rows else ([], [])
     return Scored(own, items, relevant, corrected)
 
 
-def _corrected(
-    task: Any, model: GridModel, temperature: Temperature, there: Embedded | None, record: _Record,
-    parts: list[tuple[str, str]], how: Corrections,
-) -> tuple[Corrected, ...]:  # fmt: skip
+def _corrected(scoring: _Scoring, parts: list[tuple[str, str]], how: Corrections) -> tuple[Corrected, ...]:
     """Score a retrieval again with each correction of the embeddings that the last call of mteb got."""
+    task, model, temperature, there, record = scoring
     sides = {part: Sides.of([texts for texts in model.seen if (texts.split, texts.subset) == part]) for part in parts}
     here = {part: {"task": task.metadata.name, "split": part[0], "subset": part[1]} for part in parts}
     shown = [row for part in parts for row in exposures(here[part], sides[part], record.queries[part][2], how)]
@@ -92,7 +107,7 @@ def _corrected(
         items, shown = [], []
         for part in parts:
             own = [texts for texts in model.seen if (texts.split, texts.subset) == part]
-            items += _queries(here[part], own, task.metadata.main_score, *record.queries[part])[0]
+            items += _queries(here[part], own, task.metadata.main_score, record.queries[part])[0]
             shown += exposures(here[part], sides[part], record.queries[part][2], how)
         data = [{"split": split, "subset": subset} | own.as_data() for (split, subset), own in fitted.items()]
         found.append(Corrected(recipe, items, shown, data))
@@ -153,13 +168,15 @@ def entropies(classifier: Any, embeddings: Any) -> np.ndarray:
 
 
 def _items(
-    task: Any, split: str, subset: str, model: GridModel, record: _Record, predicted: dict[str, Any]
+    scoring: _Scoring, part: tuple[str, str], predicted: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows of items and of relevant documents of one split and subset; none for task types without known items."""
+    task, model, _, _, record = scoring
+    split, subset = part
     here = {"task": task.metadata.name, "split": split, "subset": subset}
     own = [texts for texts in model.seen if (texts.split, texts.subset) == (split, subset)]
     if isinstance(task, AbsTaskRetrieval):
-        items, relevant = _queries(here, own, task.metadata.main_score, *record.queries[split, subset])
+        items, relevant = _queries(here, own, task.metadata.main_score, record.queries[split, subset])
         if not _reranks(task, split, subset):
             _rank_the_rest(model, own, relevant, task.ignore_identical_ids)
         return items, relevant
@@ -172,8 +189,9 @@ def _items(
 
 
 def _queries(
-    here: dict[str, str], own: list[Texts], metric: str, scores: Any, qrels: Any, results: Any
+    here: dict[str, str], own: list[Texts], metric: str, recorded: tuple[Any, Any, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    scores, qrels, results = recorded
     lengths = {
         role: {key: n for texts in own if texts.role == role for key, n in zip(texts.ids, texts.lengths, strict=True)}
         for role in ("query", "document")

@@ -78,16 +78,25 @@ class Window(NamedTuple):
         return self._replace(last=last) if self.first < last <= len(self.split.spans) else None
 
 
+class Wanted(NamedTuple):
+    """Texts to test on, of each length interval."""
+
+    most: int
+    windows: bool
+    """Whether windows of longer texts fill an interval up."""
+    seed: int
+
+
 def by_interval(
-    texts: Sequence[Labelled], tokenizer: Tokenizer, edges: Sequence[int], most: int, windows: bool, seed: int
-) -> list[Chosen]:
-    """At most `most` texts to test on from each length interval, filled up with windows of longer texts on request.
+    texts: Sequence[Labelled], tokenizer: Tokenizer, edges: Sequence[int], wanted: Wanted
+) -> list[Chosen]:  # fmt: skip
+    """At most so many texts to test on from each length interval, filled up with windows of longer texts on request.
 
     Lengths include special tokens, after truncation at `max_length`. Each longer text gives at most one window per
     interval, perhaps beyond the part that the model sees; languages written without spaces give no windows.
     """
     texts = sorted(texts)  # The result does not depend on the order of the texts, not even where ids repeat.
-    measure = _Measure(tokenizer)
+    measure, (most, windows, seed) = _Measure(tokenizer), wanted
     lengths = measure.tokens([text.text for text in texts])
     interval = interval_of(lengths, edges)
     found: list[Chosen] = []
@@ -97,7 +106,7 @@ def by_interval(
         found += [Chosen(*text, False) for text in sorted(own)]
         if windows and len(own) < most:
             longer = [texts[i] for i in np.flatnonzero(lengths >= high)]
-            found += sorted(_windows(longer, measure, low, high, most - len(own), seed))
+            found += sorted(_windows(longer, measure, (low, high), most - len(own), seed))
     return found
 
 
@@ -131,11 +140,12 @@ class _Measure:
         ]
 
 
-def _windows(sources: Sequence[Labelled], measure: _Measure, low: int, high: int, wanted: int, seed: int) -> list[Chosen]:
-    """At most `wanted` windows of `low` to `high` − 1 tokens, each from a different text.
+def _windows(sources: Sequence[Labelled], measure: _Measure, span: tuple[int, int], wanted: int, seed: int) -> list[Chosen]:
+    """At most `wanted` windows of as many tokens as a span has (from, to before), each from a different text.
 
     Each text's window depends on its id, the interval and the seed alone, not on the other texts.
     """
+    low, high = span
     fewest = max(low, TOKENS_FOR_A_WINDOW)
     if fewest >= high:
         return []

@@ -50,17 +50,18 @@ def _measure_all(config: PairsConfig, life: Lifecycle, journal: Journal) -> None
         stage.note = f"{index.pairs:,} pairs of {index.read:,} rows{lost}{sources.left_out(config.pairs, config.out)}"
     with life.cluster() as cluster:
         settled = life.settled(config, cluster)
-        rejected = sum(_measure(settled, run, cluster, model, index, journal) for model in run.models)
+        rejected = sum(_measure(settled, life, cluster, model, index) for model in run.models)
         with journal.stage("tables") as stage:
             stage.note = f"{len(summary.summarise(run, config.socm, index))} tables"
     life.record(command=config.command, pairs=index.facts() | {"rejected_by_models": rejected})
 
 
-def _measure(config: PairsConfig, run: Run, cluster: Cluster, model: Model, index: Index, journal: Journal) -> int:
+def _measure(config: PairsConfig, life: Lifecycle, cluster: Cluster, model: Model, index: Index) -> int:
     """Measure all pairs under one model; returns the number of pairs that it cannot measure."""
+    run = life.run
     with (
         Crew(run, cluster, model, config.embedding) as crew,
-        journal.stage(f"SOCM {model.label}", index.pairs) as stage,
+        life.journal.stage(f"SOCM {model.label}", index.pairs) as stage,
     ):
         rejected = socm.measure_pairs(run, crew, model, socm.pieces(run, model, config.socm, index), stage)
         lost = f", {rejected:,} rejected" if rejected else ""

@@ -63,7 +63,8 @@ def measure_chunk(worker: actor.ModelActor, number: int, name: str, mode: dict[s
     sides = _sides(worker, tokens, first, second, marks)
     lost = {text: DEADLY for side in sides for text in side.deadly}
     with worker.noting(f"chunk {number}", marks.halved):
-        figures = [_figures(worker, t, sides, first, second, mode, marks, lost) for t in worker.temperatures]
+        own = _Chunk(sides, first, second, marks, lost)
+        figures = [_figures(worker, t, own, mode) for t in worker.temperatures]
     finite = np.asarray(np.isfinite(np.stack(figures)).all(axis=(0, 1)))
     reasons = [lost.get(int(a)) or lost.get(int(b)) for a, b in zip(first, second, strict=True)]
     worker.reject(number, _lost(worker.model, chunk, finite, reasons))
@@ -104,19 +105,31 @@ def _sides(worker: actor.ModelActor, tokens: Tokens, first: np.ndarray, second: 
     return sides
 
 
+class _Chunk(NamedTuple):
+    """A chunk that is measured."""
+
+    sides: list[_Side]
+    first: np.ndarray
+    second: np.ndarray
+    """The texts of each pair, among the texts of the chunk."""
+    marks: Marks
+    lost: dict[int, str]
+    """Texts without figures, with the reason; the model may fail on more."""
+
+
 def _figures(
-    worker: actor.ModelActor, temperature: Temperature, sides: list[_Side], first: np.ndarray, second: np.ndarray,
-    mode: dict[str, float], marks: Marks, lost: dict[int, str],
+    worker: actor.ModelActor, temperature: Temperature, chunk: _Chunk, mode: dict[str, float]
 ) -> np.ndarray:  # fmt: skip
     """d_μ, d_Σ and SOCM of every pair, (3, pairs); NaN where the model fails on a text or its mean has no direction.
 
-    The texts that the model fails on are added to `lost` with the reason.
+    The texts that the model fails on are added to those without figures.
     """
     import torch
 
     from tempscale.second_order.routing import moved, socm_device
     from tempscale.second_order.socm import socm_pairs
 
+    sides, first, second, marks, lost = chunk
     if not len(first):
         return np.zeros((3, 0))
     worker.encoder.set_temperature(temperature)
@@ -129,7 +142,7 @@ def _figures(
             before=partial(_mark, marks, side.start), padded=side.padded,
         )  # fmt: skip
         marks.after()
-        lost |= {int(side.texts[i]): reason for i, reason in out.failed.items()}
+        lost.update({int(side.texts[i]): reason for i, reason in out.failed.items()})
         if not out.factors:  # The model failed on every text.
             return np.full((3, len(first)), np.nan)
         place = np.full(int(max(first.max(), second.max())) + 1, -1)

@@ -36,7 +36,8 @@ def summarise(run: Run, value: Value, index: Index) -> dict[str, pa.Table]:
                 own.append(head.take(np.searchsorted(head.column("pair").to_numpy(), part.column("pair").to_numpy())))
             part, head = pa.concat_tables(parts).combine_chunks(), pa.concat_tables(own).combine_chunks()
             pairs.append(_pairs(run, model, temperature, part, head))
-            summaries.append(_summary(run, model, temperature, value, part, head, before))
+            first = None if before is None else (run.temperatures[0].canonical, before)
+            summaries.append(run.key(model, temperature) | _summary(part, head, first) | value.model_dump())
             before = part.column("socm").to_numpy() if before is None else before
     tables = {"pairs": pa.concat_tables(pairs), "pairs_summary": PAIRS_SUMMARY.build_rows(summaries)}
     for name, table in tables.items():
@@ -53,11 +54,8 @@ def _pairs(run: Run, model: Model, temperature: Temperature, part: pa.Table, hea
     return PAIRS.build(key | named | {name: part.column(name) for name in part.column_names})
 
 
-def _summary(
-    run: Run, model: Model, temperature: Temperature, value: Value, part: pa.Table, head: pa.Table,
-    before: np.ndarray | None,
-) -> dict[str, Any]:  # fmt: skip
-    """The summary row of one model and temperature; `before` is each pair's SOCM under the first temperature."""
+def _summary(part: pa.Table, head: pa.Table, reference: tuple[str, np.ndarray] | None) -> dict[str, Any]:
+    """The summary of one model and temperature; `reference` is the first temperature, and each pair's SOCM under it."""
     contents = pa.concat_arrays([head.column(f"content_{letter}").combine_chunks() for letter in "ab"])
     place = contents.dictionary_encode().indices.to_numpy()
     first, second = place[: part.num_rows], place[part.num_rows :]
@@ -65,8 +63,8 @@ def _summary(
     for letter, side in (("a", first), ("b", second)):
         truncated[side[part.column(f"truncated_{letter}").to_numpy()]] = True
     socm = part.column("socm").to_numpy()
-    change = None if before is None else socm - before
-    return run.key(model, temperature) | {
+    change = None if reference is None else socm - reference[1]
+    return {
         "pairs": part.num_rows,
         "texts": len(truncated),
         "truncated_share": float(truncated.mean()),
@@ -76,10 +74,9 @@ def _summary(
         "socm_se": _error(socm, first, second),
         **{f"socm_p{share:02d}": float(np.quantile(socm, share / 100)) for share in (5, 50, 95)},
         "socm_over_1_share": float((socm > 1).mean()),
-        "reference": None if change is None else run.temperatures[0].canonical,
+        "reference": None if reference is None else reference[0],
         "socm_change": None if change is None else float(change.mean()),
         "socm_change_se": None if change is None else _error(change, first, second),
-        **value.model_dump(),
     }
 
 

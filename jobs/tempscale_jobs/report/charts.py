@@ -53,13 +53,16 @@ def banded(
 def lines(
     rows: list[dict[str, Any]],
     names: list[str] | None,
-    x_title: str,
-    y_title: str,
+    titles: tuple[str, str],
     kinds: Sequence[str] = (),
     *,
     zero: bool = False,
 ) -> alt.LayerChart | None:
-    """Lines with bands: one colour per series, one dash per kind, over named places or, without names, over numbers."""
+    """Lines with bands: one colour per series, one dash per kind, over named places or, without names, over numbers.
+
+    `titles` are those of the horizontal and of the vertical axis.
+    """
+    x_title, y_title = titles
     rows = [row for row in rows if row["value"] is not None]
     if not rows:
         return None

@@ -54,14 +54,15 @@ def page(
     run: dict[str, Any],
     charts: dict[str, Any],
     steps: dict[str, float],
-    models: Sequence[Mapping[str, Any]] = (),
     small: Sequence[str] = (),
     **values: Any,
 ) -> Page:
     """A page that loads nothing from outside, with all text escaped; equal input gives equal text.
 
-    `charts` are by the id of their element, which begins with a model's id; `small` ones are not written as files.
+    `charts` are by the id of their element, which begins with the id of one of the `models` in the values; `small` ones are
+    not written as files.
     """
+    models: Sequence[Mapping[str, Any]] = values.setdefault("models", ())
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -78,7 +79,6 @@ def page(
         config=json.dumps(run.get("config", {}), indent=2, ensure_ascii=False),
         specs=safe_json(specs),
         bundle=vega_bundle(),
-        models=models,
         **values,
     )
     names = {str(model["id"]): str(model["name"]) for model in models}

@@ -26,13 +26,13 @@ class Stage:
     """A stage in progress: `advance` moves its bar, and `note` becomes its closing line."""
 
     def __init__(
-        self, name: str, total: int | None, console: Console, observers: Sequence[Observer] = (), unit: Unit | None = None,
-        pace: Pace | None = None,
+        self, name: str, total: int | None, journal: Journal, unit: Unit | None = None, pace: Pace | None = None
     ) -> None:  # fmt: skip
+        console = journal.console
         self.note = ""
         self.pace = pace or Pace(total)
         self._advanced = False
-        self._observers, self._unit = observers, unit
+        self._observers, self._unit = journal.observers, unit
         self._console, self._name, self._total, self._done, self._logged = console, name, total, 0, time.monotonic()
         self._bar: Progress | None = None
         if console.is_terminal:
@@ -120,7 +120,7 @@ class Journal:
     """Reports the stages and keeps their seconds and peak memory for run.json."""
 
     def __init__(self, console: Console, observers: Sequence[Observer] = ()) -> None:
-        self.console, self._observers = console, observers
+        self.console, self.observers = console, observers
         self.outcome = ""
         self.steps: dict[str, dict[str, Any]] = {}
         self._memory = PeakMemory()
@@ -128,17 +128,17 @@ class Journal:
     def follow(self, run: Run) -> None:
         """Make all observers follow this run."""
         begun = folder.started(run)
-        for observer in self._observers:
+        for observer in self.observers:
             observer.follow(begun["run"], run.night, run.storage)
 
     def count(self, unit: Unit, number: int) -> None:
         """Add a number of texts, pairs, rejected rows or cache hits."""
-        for observer in self._observers:
+        for observer in self.observers:
             observer.count(unit, number)
 
     def slow(self, pieces: Sequence[Slow], new: Sequence[Slow]) -> None:
         """Report the pieces of work that are slow now; `new` are those that were not before."""
-        for observer in self._observers:
+        for observer in self.observers:
             observer.slow(pieces, new)
         for piece in new:
             usual = duration(piece.median_seconds) if piece.median_seconds >= 1 else "less than 1 s"
@@ -147,7 +147,7 @@ class Journal:
 
     def end(self, state: State, message: str = "") -> None:
         """Report the end of the run."""
-        for observer in self._observers:
+        for observer in self.observers:
             observer.end(state, hidden(message))
 
     @contextmanager
@@ -157,9 +157,9 @@ class Journal:
         """Run a stage, of `total` units if that is known; its line is printed if it ends without an error."""
         begun = time.monotonic()
         self._memory.reset()
-        for observer in self._observers:
+        for observer in self.observers:
             observer.stage(name, total)
-        stage = Stage(name, total, self.console, self._observers, unit, pace)
+        stage = Stage(name, total, self, unit, pace)
         try:
             yield stage
         finally:
@@ -167,7 +167,7 @@ class Journal:
         return_freed()
         seconds = time.monotonic() - begun
         self.steps[name] = {"seconds": round(seconds, 2), "peak_memory_bytes": self._memory.peak()}
-        for observer in self._observers:
+        for observer in self.observers:
             observer.say("done", stage.note, seconds)
         line = escape(f"{name:<28} {stage.note:<58} {seconds:7.1f} s")
         self.console.print(f"  [green]✓[/] {line}", highlight=False, soft_wrap=True)

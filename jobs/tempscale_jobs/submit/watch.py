@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.report.shell import shell_line
@@ -48,10 +48,19 @@ class _Terminated(KeyboardInterrupt):
     """SIGTERM: unlike on Ctrl-C, nobody can answer a question."""
 
 
-def submit(sent: Submission, address: str | None, console: Console, *, detach: bool, again: bool, join: bool) -> int:
-    """Submit a command and return its job's exit code, or 0 with `detach`, which does not wait.
+class Manner(NamedTuple):
+    """How a command is submitted."""
 
-    `again` submits a run that is done once more; `join` waits for this night's existing job instead of refusing.
+    detach: bool
+    """Do not wait for its job."""
+    again: bool
+    """Submit a run that is done once more."""
+    join: bool
+    """Wait for this night's existing job instead of refusing."""
+
+
+def submit(sent: Submission, address: str | None, console: Console, manner: Manner) -> int:
+    """Submit a command and return its job's exit code, or 0 where nobody waits for it.
 
     Raises:
         UsageError: the cluster cannot be reached or refuses the token, or this night's run is already there.
@@ -61,8 +70,8 @@ def submit(sent: Submission, address: str | None, console: Console, *, detach: b
     client = connect(url)
     with readable(url):
         attempts = _attempts(client, sent)
-        if (there := _current(attempts, again)) is not None:
-            if not join:
+        if (there := _current(attempts, manner.again)) is not None:
+            if not manner.join:
                 raise _refusal(there, url)
             console.print(f"joined {there.submission_id}", highlight=False, markup=False, soft_wrap=True)
             return Watch(client, there.submission_id, url, console).wait()
@@ -80,7 +89,7 @@ def submit(sent: Submission, address: str | None, console: Console, *, detach: b
         f"  stop       {by_hand('stop', identifier, url)}",
         highlight=False, markup=False, soft_wrap=True,
     )  # fmt: skip
-    if detach:
+    if manner.detach:
         print(identifier)
         return 0
     return Watch(client, identifier, url, console).wait()

@@ -172,7 +172,7 @@ def choose(
             "exposure_long_change_se": exposed_change.se, "rise": _size(worst["change"], worst["change_se"]),
             "rise_interval": worst["interval"], "short_kept": kept(own, first, short), "eligible": True, "chosen": False,
         }  # fmt: skip
-        rows.append(row | _judged(row, rows[0] if rows else row, intervals, keep_neighbours, of_noise, edges))
+        rows.append(row | _judged(row, rows[0] if rows else row, intervals, _Bar(keep_neighbours, of_noise, edges)))
     better = [row for row in rows[1:] if row["better"]]
     probed = rows[0]["prefix_gap"] is not None
     chosen = min(better, key=lambda row: row["prefix_gap"] if probed else -fairer(row, rows[0])) if better else rows[0]
@@ -184,11 +184,20 @@ def choose(
     return [{name: value for name, value in row.items() if name != "better"} for row in rows], found
 
 
+class _Bar(NamedTuple):
+    """What a candidate must hold."""
+
+    keep: float
+    """The share of their nearest texts that short texts must keep."""
+    noise: Noise
+    edges: Sequence[int]
+
+
 def _judged(
-    row: dict[str, Any], first: dict[str, Any], intervals: list[dict[str, Any]], keep: float, noise: Noise,
-    edges: Sequence[int],
+    row: dict[str, Any], first: dict[str, Any], intervals: list[dict[str, Any]], bar: _Bar
 ) -> dict[str, Any]:  # fmt: skip
     """Whether a candidate is eligible, whether it is better than the reference, and the reason."""
+    keep, noise, edges = bar
     changes = [(own["change"], own["change_se"]) for own in intervals]
     changes += [(row[f"{name}_change"], row[f"{name}_change_se"]) for name in ("prefix_gap", "exposure_long")]
     if any(error is None and change for change, error in changes):

@@ -17,7 +17,7 @@ from tempscale_jobs.config.fitted import Saved
 from tempscale_jobs.errors import RunError, UsageError
 from tempscale_jobs.tune.correction_stages import Stage, add, sides
 from tempscale_jobs.tune.measured import measured
-from tempscale_jobs.tune.model_card import model_card
+from tempscale_jobs.tune.model_card import Facts, model_card
 
 _COPIED = ("*.json", "*.txt", "*.model", "*.jinja")
 _LEFT = ("model.safetensors.index.json", "data_config.json", "trainer_state.json")
@@ -87,7 +87,7 @@ def export(
                         f"the exported model differs by {difference:.2g} from '{name}' with the temperature attached; "
                         "nothing was left"
                     )
-                card = model_card(name, source, fingerprint, temperature, dtype, difference, saved, side, figures)
+                card = model_card(Facts(name, source, fingerprint, temperature, dtype, difference, saved, side, figures))
                 card.save(folder / "README.md")
                 differences.append(difference)
             _readable(whole)

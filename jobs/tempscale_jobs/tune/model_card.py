@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from huggingface_hub import ModelCard, ModelCardData
 
@@ -17,11 +17,30 @@ TAG = "tempscale"
 """The tag of all cards that are written here."""
 
 
-def model_card(
-    name: str, source: Path, fingerprint: str, temperature: Temperature, dtype: str, difference: float, saved: Saved | None,
-    side: str, figures: str,
-) -> ModelCard:  # fmt: skip
-    """The README.md of a checkpoint, with what was measured of it as Markdown."""
+class Facts(NamedTuple):
+    """A checkpoint that is exported."""
+
+    name: str
+    """The base model's name,"""
+    source: Path
+    """its folder"""
+    fingerprint: str
+    """and its fingerprint."""
+    temperature: Temperature
+    dtype: str
+    difference: float
+    """The largest difference to the model under the temperature."""
+    saved: Saved | None
+    """The correction in it,"""
+    side: str
+    """and of what."""
+    figures: str
+    """What was measured of it, as Markdown."""
+
+
+def model_card(facts: Facts) -> ModelCard:
+    """The README.md of a checkpoint."""
+    name, source, fingerprint, temperature, dtype, difference, saved, side, figures = facts
     label = checkpoint.label(name)
     is_demo, is_folder = label == checkpoint.DEMO_PACKAGE.replace("_", "-"), Path(name).expanduser().is_dir()
     base = checkpoint.DEFAULT_NAME if is_demo else name if is_folder else name.partition("@")[0]  # NAME or NAME@REVISION

@@ -107,7 +107,7 @@ def _intervals(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
     rows = [
         point(row["temperature"], "", interval_name(row["interval"], edges), row["cosine_mean"]) for row in table.to_dicts()
     ]
-    return lines(rows, names, "length in tokens", "mean cosine")
+    return lines(rows, names, ("length in tokens", "mean cosine"))
 
 
 def close_tune(run: Run) -> None:

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 from audit_ways import PLAIN
 from plain_audit import PlainBert, effective_rank, pair_means, socm_figures, standard_error, text_figures
+from prepared import laid_out
 from rich.console import Console
 from whole_run import audited, read_parts, read_record, read_report, read_tables
 
@@ -16,7 +17,6 @@ from tempscale_jobs.audit import run as analysis
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
-from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.embedding.scope import Scope
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import Model, Run
@@ -280,7 +280,7 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, asked)
 @pytest.mark.parametrize("ids", [["a", "b"], ["a", "b", "b"], ["a", "b", "c", "d"]])
 def test_texts_that_are_lost_or_doubled_stop_the_run(monkeypatch, tmp_path, ids):
     count = np.arange(len(ids))
-    found = Layout.of(ids, count + 3, count * 0, [0])
+    found = laid_out(ids, count + 3, count * 0, [0])
     monkeypatch.setattr(analysis.embed, "embed", lambda *_: 1)  # One of four is rejected: three are to be there.
     monkeypatch.setattr(analysis, "layout", lambda *_: found)
     model = Model("tiny", "tiny", "", 64)

@@ -6,10 +6,10 @@ import numpy as np
 import polars as pl
 import pytest
 from pages import RUN, Page, nights, rendered, specs_of, tables_of, without_errors
+from prepared import laid_out
 
 from tempscale_jobs.audit import report, verdict, words
 from tempscale_jobs.collapse.exposure import ranked
-from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.storage import Storage
 
 pytestmark = pytest.mark.proof
@@ -132,7 +132,7 @@ def test_every_figure_is_left_as_svg_and_png_and_old_ones_go(tmp_path):
 
 
 def test_ranked_texts_are_the_largest_ties_by_hash():
-    layout = Layout.of(["d", "c", "b", "a"], [9, 8, 7, 6], [0] * 4, [0])
+    layout = laid_out(["d", "c", "b", "a"], [9, 8, 7, 6], [0] * 4, [0])
     assert layout.key[1] < layout.key[3]  # Ties are broken by the hash of the id.
     rows = ranked({"model": "m"}, "hub", np.arange(4), np.array([1.0, 3.0, np.nan, 3.0]), layout)
     assert [(row["rank"], row["text_id"], row["tokens"], row["value"]) for row in rows] == [

@@ -8,12 +8,12 @@ import oracles
 import polars as pl
 import pytest
 from plain_audit import all_pairs, run_alone
+from prepared import laid_out
 from whole_run import as_lines, audited, digests, documented, read_parts, read_record, read_tables
 
 from tempscale import Encoder
 from tempscale_jobs.collapse.dealing import deal, enough
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.tables.columns import finite
 
 pytestmark = pytest.mark.proof
@@ -109,7 +109,7 @@ def layout(*texts, seed=0):
     """So many texts in each interval."""
     interval = np.repeat(np.arange(len(texts)), texts)
     ids = np.array([f"t{k:04d}" for k in range(len(interval))], dtype=object)
-    return Layout.of(ids, interval, interval, range(len(texts)), seed)
+    return laid_out(ids, interval, interval, range(len(texts)), seed)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ UNIT, PART, BLOCK = 256, 32, 256
 CONSTANTS = {
     "tempscale.collapse.grid:SMALLEST_BLOCK": 16,
     "tempscale.collapse.grid:LARGEST_BLOCK": BLOCK,
-    "tempscale_jobs.collapse.cosine:GATHERED_BYTES": 4 * DIM * BLOCK,
+    "tempscale_jobs.collapse.blocks:GATHERED_BYTES": 4 * DIM * BLOCK,
     "tempscale_jobs.corpus.vectors:PART": PART,
     "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": UNIT // 8,
     "tempscale_jobs.corpus.distinct:PARTITION_IDS": 16 * UNIT,

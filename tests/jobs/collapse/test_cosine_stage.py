@@ -60,9 +60,9 @@ def tiled(storage):
 
     def leave(regularization=0.0):
         tiling = socm.Tiling(storage, "partials/socm", regularization)
-        sides = [socm.Side(NAMES[:2], 0), socm.Side(NAMES[2:], 4)]
+        sides = [socm.Side(0, NAMES[:2], 0), socm.Side(1, NAMES[2:], 4)]
         for i, j in TRIANGLE:
-            socm.factor_tile(tiling, i, j, sides[i], sides[j])
+            socm.factor_tile(tiling, sides[i], sides[j])
         return tiling
 
     return leave
@@ -71,7 +71,7 @@ def tiled(storage):
 def assembled(tiling, **analysis):
     ids, tokens = np.array([f"t{k}" for k in range(len(LENGTHS))], dtype=object), np.array(LENGTHS)
     asked = Analysis.model_validate(analysis)
-    return socm.assemble(tiling, TRIANGLE, ids, tokens, np.zeros(len(ids), int), asked)
+    return socm.assemble(tiling, TRIANGLE, socm.Texts(ids, tokens, np.zeros(len(ids), int)), asked)
 
 
 def test_a_tile_of_two_groups_has_the_published_codes_epsilon(storage, tiled, clouds):
@@ -186,7 +186,7 @@ def test_blocks_that_are_there_are_not_gathered_again(tmp_path):
     grid = Tiling(Storage(str(tmp_path)), "partials/cosine", 1, 0, 1.0, 0, 2)
     for number in range(2):
         grid.storage.write(grid.block(number), b"a block")
-    cosine.gather(Cluster(2, 0), grid, [], [(0, 2), (2, 4)], None, 2, True)  # No task is asked.
+    cosine.gather(Cluster(2, 0), replace(grid, gathered=2), [], [(0, 2), (2, 4)], None)  # No task is asked.
     assert [file.read_bytes() for file in sorted(Path(tmp_path).rglob("block-*"))] == [b"a block"] * 2
 
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from prepared import laid_out
 from tile_grid import grid
 
 from tempscale.collapse.exposure import exposure as plain
 from tempscale.collapse.neighbours import NOBODY, PowerSums, skewness
 from tempscale_jobs.collapse import exposure
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.tables import parts
 from tempscale_jobs.workers import cluster as sessions
 
@@ -31,7 +31,7 @@ def texts(documents):
     random = np.random.default_rng(1)
     interval = np.sort(random.integers(0, 3, TEXTS)).astype(np.int16)
     named = random.integers(0, documents, TEXTS) if documents else None
-    return Layout.of([f"t{k}" for k in range(TEXTS)], 10 * interval, interval, EDGES, documents=named, corpus_texts=120)
+    return laid_out([f"t{k}" for k in range(TEXTS)], 10 * interval, interval, EDGES, documents=named, corpus_texts=120)
 
 
 def written(tiling, asker, label):
@@ -65,7 +65,8 @@ def test_ranges_of_any_width_give_the_figures_of_the_whole_graph(cluster, tmp_pa
         for k, mine in ((1, rows[:3]), (K, rows[3:])):
             population = layout.population(TEXTS) if own else np.inf
             found = plain(
-                label[:, :k], layout.interval, 3, own, population, layout.documents, named, sample if own else None
+                label[:, :k], layout.interval, 3, own, population=population, documents=layout.documents, asking=named,
+                sample=sample if own else None,
             )  # fmt: skip
             for name, expected in (
                 ("exposure", found.exposure), ("exposure_se", found.corrected), ("exposure_se_superpopulation", found.error),

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from prepared import laid_out
 
 from tempscale_jobs.collapse.dealing import deal, document_sets
 from tempscale_jobs.collapse.group_tables import Cells, Grouped
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.embedding.layout import Layout
 
 EDGES, TEXTS = (0, 100, 200), 480
 ANALYSIS = Analysis.model_validate({"socm_groups": 12})
@@ -18,7 +18,7 @@ def test_the_cell_of_a_pair_is_that_of_its_texts_in_whatever_order_they_come(doc
     tokens = random.integers(1, 300, TEXTS)
     document = random.integers(0, 40, TEXTS) * 1_000_003 if documented else None
     ids = [f"t{k:04d}" for k in range(TEXTS)]
-    layout = Layout.of(ids, tokens, tokens // 100, EDGES, 3, document)
+    layout = laid_out(ids, tokens, tokens // 100, EDGES, 3, document)
     dealt = deal(layout, ANALYSIS, 12)
     mixed = [random.permutation(len(group.ids)) for group in dealt]  # Not by interval, as groups are dealt.
     names = np.array([group.ids[k] for group, order in zip(dealt, mixed, strict=True) for k in order], dtype=object)

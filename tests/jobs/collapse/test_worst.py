@@ -4,14 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
-from prepared import scoped
+from prepared import laid_out, scoped
 
 from tempscale import Temperature
 from tempscale_jobs.collapse import socm_tables, worst
-from tempscale_jobs.collapse.factor_pairs import exact_pairs
+from tempscale_jobs.collapse.factor_pairs import Wanted, exact_pairs
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.corpus.index import Shard
-from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor
@@ -19,9 +18,9 @@ from tempscale_jobs.workers import actor
 
 def test_of_no_pairs_none_is_ranked_and_no_task_begins():
     none = np.empty(0, dtype=np.int64)
-    found = exact_pairs(None, None, np.empty(0, object), none, none, Analysis.model_validate({}))
+    found = exact_pairs(None, None, Wanted(np.empty(0, object), none, none), Analysis.model_validate({}))
     assert [len(column) for column in found] == [0] * 5
-    assert socm_tables.best(found, found.value, found.value, np.empty(0, object), none, 5) == []
+    assert socm_tables.best(found, found.value, found.value, socm_tables.Named(np.empty(0, object), none), 5) == []
 
 
 def test_factors_are_left_under_the_temperatures_that_want_some(tmp_path, tiny_folder):
@@ -41,7 +40,7 @@ def test_factors_are_left_under_the_temperatures_that_want_some(tmp_path, tiny_f
             return [(piece, None) for piece in pieces]
 
     count, index = np.arange(4), SimpleNamespace(shards=(Shard(name, 4),))
-    layout = Layout.of([f"t{k}" for k in count], count + 10, count * 0, [0])
+    layout = laid_out([f"t{k}" for k in count], count + 10, count * 0, [0])
     scope = scoped(run, model, layout, index=index, crew=Here())
     worst.missing_factors(scope, {"0.8": np.array([2, 0])}, "partials/top-seeds")
     assert done == [0]
@@ -69,10 +68,11 @@ def test_the_threshold_is_that_of_pairs_near_in_embedding_whatever_their_means(t
     run.storage.write_json(f"{run.place('partials/cosine', model, temperature)}/closed.json", {"cosine_p99": 0.9})
     monkeypatch.setattr(worst.FactorFiles, "of", lambda *_: None)
     monkeypatch.setattr(worst, "exact_pairs", lambda *_: found)
-    monkeypatch.setattr(worst, "embeddings", lambda *_: vectors, raising=False)
+    monkeypatch.setattr(worst.Embedded, "embeddings", lambda *_: vectors)
+    monkeypatch.setattr(worst.blocks, "tiling", lambda *_: (None, []))
     monkeypatch.setattr(worst, "column", lambda *_: np.ones(texts))
-    layout = Layout.of([str(k) for k in range(texts)], np.zeros(texts), np.zeros(texts, dtype=int), [0])
+    layout = laid_out([str(k) for k in range(texts)], np.zeros(texts), np.zeros(texts, dtype=int), [0])
     scope = scoped(run, model, layout, analysis={"worst_pairs": ranked})
-    begun = worst.seed_thresholds(scope, temperature, np.arange(texts))
+    begun = worst.seed_thresholds(scope, temperature, np.arange(texts), means=True)
     assert begun.thresholds["same_mean"] == np.sort(d_sigma[near])[-ranked] < 0.5
     assert begun.thresholds["socm"] == np.sort(d_sigma)[-ranked] > 0.7

@@ -1,8 +1,11 @@
 """Texts in canonical order without their ids in memory: samples, places and ties are those of the ids themselves."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
+from prepared import laid_out
 
 from tempscale.collapse import grid as tiles
 from tempscale.stats.sample import keyed_hash, seeded_sample
@@ -25,8 +28,8 @@ RANDOM = np.random.default_rng(0)
 TOKENS = RANDOM.integers(1, 60, len(IDS))
 
 
-def laid_out(ids=IDS, seed=SEED):
-    return Layout.of(ids, np.arange(len(ids)), np.zeros(len(ids), int), [0], seed)
+def of_ids(ids=IDS, seed=SEED):
+    return laid_out(ids, np.arange(len(ids)), np.zeros(len(ids), int), [0], seed)
 
 
 @pytest.fixture
@@ -49,14 +52,14 @@ def write(run, name, numbers, documents=None, rows=None):
 
 @pytest.mark.parametrize("size", [0, 1, 7, 499, 500, 900])
 def test_samples_are_those_of_the_ids(size):
-    own, long = laid_out(), np.flatnonzero(TOKENS > 30)
+    own, long = of_ids(), np.flatnonzero(TOKENS > 30)
     assert own.ids[own.sample(size)].tolist() == seeded_sample(IDS, size, SEED)
     assert own.ids[own.sample(size, long)].tolist() == seeded_sample([IDS[k] for k in long], size, SEED)
 
 
 def test_texts_are_found_by_their_ids(monkeypatch):
     monkeypatch.setattr(layout, "AT_ONCE", 64)
-    own, asked = laid_out(), [IDS[k] for k in (499, 3, 250, 3)]
+    own, asked = of_ids(), [IDS[k] for k in (499, 3, 250, 3)]
     assert own.are_distinct()
     assert own.places(asked).tolist() == [499, 3, 250, 3]
     assert own.where(["text 7", "nobody"]) == {"text 7": 7}
@@ -67,19 +70,19 @@ def test_texts_are_found_by_their_ids(monkeypatch):
 
 def test_ids_of_one_hash_are_told_apart(monkeypatch):
     monkeypatch.setattr(layout, "keyed_hash", lambda text_id, seed: len(text_id))
-    own = laid_out()
+    own = of_ids()
     assert own.places(["text 42", "text 7", "text 424"]).tolist() == [42, 7, 424]
     assert own.where(["text 43", "nothing"]) == {"text 43": 43}  # As long as another.
     assert own.where(["text99"]) == {}
     assert own.are_distinct()
-    assert not laid_out([*IDS, "text 9"]).are_distinct()
+    assert not of_ids([*IDS, "text 9"]).are_distinct()
 
 
 def test_parts_are_laid_out_by_interval_and_place_in_the_source(run, monkeypatch):
     monkeypatch.setattr(layout, "PARTS_OF_A_TASK", 10_000)  # In this process.
     for number, own in enumerate(np.split(np.arange(500), [100, 100, 350])):
         write(run, f"part-{number:08d}", own)
-    found = layout.layout(run, None, run.models[0], 700, EDGES, SEED)
+    found = layout.layout(run, None, run.models[0], layout.Order(EDGES, SEED, 700))
     interval = np.searchsorted(EDGES, TOKENS, side="right") - 1
     order = np.lexsort((np.arange(500), interval))
     assert (found.stored == order).all()
@@ -104,7 +107,7 @@ def test_parts_of_a_cache_are_in_the_source_s_order_with_the_others(run):
     rows = [source_row(k // 100, k % 100) for k in range(500)]
     write(run, "part-00000000-00000000", new, rows=[rows[k] for k in new])
     write(run, "part-cached-00000000", known, rows=[rows[k] for k in known])
-    found = layout.layout(run, None, run.models[0], 500, EDGES, SEED)
+    found = layout.layout(run, None, run.models[0], layout.Order(EDGES, SEED, 500))
     order = np.lexsort((np.arange(500), np.searchsorted(EDGES, TOKENS, side="right") - 1))
     assert found.ids[np.arange(500)].tolist() == [IDS[k] for k in order]
     assert found.shards_of(np.arange(500)).tolist() == (order // 100).tolist()
@@ -119,7 +122,7 @@ def part_by_part(monkeypatch):
 def test_texts_without_a_document_among_others_are_documents_of_their_own(run, part_by_part):
     write(run, "part-00000000", np.arange(3), documents=[7, None, 9])
     write(run, "part-00000001", np.arange(3, 5))
-    found = layout.layout(run, None, run.models[0], 5, (0,), SEED)
+    found = layout.layout(run, None, run.models[0], layout.Order((0,), SEED, 5))
     assert found.documents.tolist() == [7, own_document(IDS[1]), 9, own_document(IDS[3]), own_document(IDS[4])]
 
 
@@ -129,7 +132,7 @@ def test_parts_without_a_text_change_nothing(run, part_by_part, cached):
     for number, own in enumerate(([], range(3), [], range(3, 5), [])):
         rows = [source_row(number, k) for k in range(len(own))] if cached else None
         write(run, f"part-{number:08d}", np.array(own, dtype=int), rows=rows)
-    found = layout.layout(run, None, run.models[0], 5, (0,), SEED)
+    found = layout.layout(run, None, run.models[0], layout.Order((0,), SEED, 5))
     assert found.ids[np.arange(5)].tolist() == IDS[:5]
     assert found.shards_of(np.arange(5)).tolist() == found.parts_and_rows(np.arange(5))[0].tolist() == [1, 1, 1, 3, 3]
     assert layout.column(run, run.models[0], run.temperatures[0], found, "spread").tolist() == [1.0] * 5
@@ -152,7 +155,7 @@ def test_blocks_read_texts_once_for_each_interval_at_most(monkeypatch, tmp_path,
 
     monkeypatch.setattr(cosine, "run_tasks", run_tasks)
     names = [f"part {k}" for k in range(parts)]
-    cosine.gather(Cluster(2, 0), grid, names, tiles.blocks(count, per), own, per, False)
+    cosine.gather(Cluster(2, 0), replace(grid, gathered=per, labelled=False), names, tiles.blocks(count, per), own)
     assert len(asked) == count // per
     assert {name for given in asked for name in given.values()} == set(names)
     assert all(names[number] == name for given in asked for number, name in given.items())

@@ -8,7 +8,7 @@ import oracles
 import pyarrow as pa
 import pytest
 from nights_by_hand import summary_row
-from prepared import scoped
+from prepared import laid_out, scoped
 
 from tempscale import Temperature
 from tempscale.collapse.length import interval_of
@@ -16,7 +16,6 @@ from tempscale_jobs.audit import summary
 from tempscale_jobs.collapse.socm import finish
 from tempscale_jobs.collapse.socm_tables import Sample
 from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.embedding.layout import Layout
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate.audits import Measured, against_backbones, correlations, measures
 from tempscale_jobs.runs.folder import Model, Run
@@ -266,7 +265,7 @@ def stepped(root, temperature):
             np.fill_diagonal(matrix, np.nan)
         value = (1 - d_mu) * d_sigma
         interval = interval_of(tokens, EDGES)
-        layout = Layout.of(ids, tokens, interval, EDGES)
+        layout = laid_out(ids, tokens, interval, EDGES)
         sample = Sample(ids, tokens, interval, d_mu, d_sigma, value)
         (tau,) = run.temperatures
         finish(scoped(run, model, layout, **settings), tau, sample, np.eye(TEXTS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -20,7 +21,7 @@ def clock(monkeypatch):
 
 def test_the_rate_counts_only_what_this_session_does(clock):
     out = io.StringIO()
-    stage = journal.Stage("embed", 1000, Console(file=out, width=20))
+    stage = journal.Stage("embed", 1000, SimpleNamespace(console=Console(file=out, width=20), observers=()))
     stage.advance(400)  # An earlier session's.
     clock[0] = 50.0
     stage.advance(100)  # Workers started and functions were compiled before this one.

@@ -1,5 +1,6 @@
 """Where memory stays above the threshold at which Ray ends workers, a run ends; where it does not, nothing happens."""
 
+import signal
 import time
 
 import pytest
@@ -19,6 +20,7 @@ def wait(seconds=5.0):
 @pytest.mark.parametrize("threshold", ["0", "0.001"])
 def test_full_memory_interrupts_whatever_waits(monkeypatch, threshold):
     monkeypatch.setenv(THRESHOLD, threshold)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell ignores it of what it runs in the background.
     begun = time.monotonic()
     with pytest.raises(IncompleteRun, match="memory") as ended, headroom.kept(patience=0.3):
         wait()

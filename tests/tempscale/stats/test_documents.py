@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from prepared import laid_out
 from scipy import stats
 
 from tempscale.collapse.aggregates import Block
@@ -24,7 +25,6 @@ from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.collapse.dealing import deal, document_sets, enough, pairs_of
 from tempscale_jobs.collapse.group_tables import Cells, Grouped
 from tempscale_jobs.config.audit import Analysis
-from tempscale_jobs.embedding.layout import Layout
 
 # ------------------------------------------------------------------------------------------------------------ by hand
 
@@ -204,7 +204,7 @@ def test_errors_of_documents_hold_where_those_of_texts_do_not():
 
 def layout_of(document, stratum, seed=3):
     ids = [f"t{k:05d}" for k in range(len(document))]
-    return Layout.of(ids, 10 + 100 * stratum, stratum, (0, 100, 200), seed, document * 1_000_003)
+    return laid_out(ids, 10 + 100 * stratum, stratum, (0, 100, 200), seed, document * 1_000_003)
 
 
 ANALYSIS = Analysis.model_validate({"socm_groups": 16})

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from prepared import laid_out
 
 from tempscale import Encoder
 from tempscale.collapse.aggregates import Block
@@ -28,7 +29,6 @@ from tempscale_jobs.collapse.group_tables import Grouped as MeasuredGroups
 from tempscale_jobs.collapse.socm_tables import Sample, cells
 from tempscale_jobs.config import sections
 from tempscale_jobs.corpus import sources
-from tempscale_jobs.embedding.layout import Layout
 
 pytestmark = pytest.mark.soak  # Thousands of draws, a minute of them.
 
@@ -266,7 +266,7 @@ def dealt_figures(corpus, texts, groups, random):
     group = np.concatenate([np.arange(len(mine)) // size for mine, size in zip(own, sizes, strict=True)])
     first, second = np.nonzero(np.triu(group[:, None] == group, 1))
     ids = np.array([f"t{k}" for k in range(len(texts))], dtype=object)
-    layout = Layout.of(ids, tokens, interval, corpus.edges)
+    layout = laid_out(ids, tokens, interval, corpus.edges)
     dealt = [Dealt(ids[place[group == k]].tolist(), k) for k in range(groups)]
     estimates = []
     for tau in TAUS:
@@ -307,7 +307,7 @@ def block(corpus, drawn):
 def exposure_figures(label, interval, own, population=np.inf):
     figures = {}
     for k in (1, 5):
-        found = exposure(label[:, :k], interval, 3, own, population)
+        found = exposure(label[:, :k], interval, 3, own, population=population)
         figures |= {(k, b): (found.exposure[b], found.corrected[b]) for b in range(3)}
     return figures
 
