@@ -267,15 +267,15 @@ def main(folder: str) -> None:
 
 PARTS = {
     "tempscale_jobs.audit.run:layout": "layout",
-    "tempscale_jobs.collapse.cosine:gather": "cosine: blocks",
-    "tempscale_jobs.collapse.cosine:_closed_form": "cosine: sums",
-    "tempscale_jobs.collapse.cosine:_text_means": "cosine: means by text",
-    "tempscale_jobs.collapse.cosine:_compare": "cosine: tiles",
-    "tempscale_jobs.collapse.exposure:_duplicates": "exposure: near-duplicates of the tiles",
-    "tempscale_jobs.collapse.neighbours:merge": "exposure: neighbours of the tiles",
-    "tempscale_jobs.collapse.neighbours:ask": "exposure: neighbours of a sample",
-    "tempscale_jobs.collapse.exposure:count": "exposure: counts",
-    "tempscale_jobs.collapse.source_order:look": "order of the source",
+    "tempscale_jobs.steps.cosine:gather": "cosine: blocks",
+    "tempscale_jobs.steps.cosine:_closed_form": "cosine: sums",
+    "tempscale_jobs.steps.cosine:_text_means": "cosine: means by text",
+    "tempscale_jobs.steps.cosine:_compare": "cosine: tiles",
+    "tempscale_jobs.steps.exposure:_duplicates": "exposure: near-duplicates of the tiles",
+    "tempscale_jobs.steps.neighbours:merge": "exposure: neighbours of the tiles",
+    "tempscale_jobs.steps.neighbours:ask": "exposure: neighbours of a sample",
+    "tempscale_jobs.steps.exposure:count": "exposure: counts",
+    "tempscale_jobs.steps.source_order:look": "order of the source",
 }
 """Functions of the process that starts a run which are steps of their own inside a stage, or between stages."""
 OF_TILES = ("cosine: tiles", "exposure: near-duplicates of the tiles", "exposure: neighbours of the tiles")

@@ -109,10 +109,10 @@ def _groups(encoder: Any, texts: Sequence[str], groups: int) -> dict[str, Any]:
     from tempscale.second_order.socm import socm_square, socm_value
     from tempscale.stats.sample import keyed_hash
     from tempscale_jobs.audit import summary
-    from tempscale_jobs.collapse.dealing import deal
-    from tempscale_jobs.collapse.group_tables import Cells, Grouped, with_all
     from tempscale_jobs.config.audit import Analysis
-    from tempscale_jobs.embedding.layout import Layout
+    from tempscale_jobs.steps.dealing import deal
+    from tempscale_jobs.steps.group_tables import Cells, Grouped, with_all
+    from tempscale_jobs.steps.layout import Layout
 
     tokens = np.array([len(ids) for ids in encoder.tokenizer(texts).ids])
     ids = np.array([f"{k:05d}" for k in range(len(texts))], dtype=object)

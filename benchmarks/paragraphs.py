@@ -119,10 +119,10 @@ def embedding_step(
     from tempscale_jobs.config.sections import Execution
     from tempscale_jobs.corpus.shards import Texts
     from tempscale_jobs.corpus.stream import Stream
-    from tempscale_jobs.embedding import embed
-    from tempscale_jobs.embedding.scope import Scope
     from tempscale_jobs.runs.folder import begin
     from tempscale_jobs.runs.journal import Journal
+    from tempscale_jobs.steps import embed
+    from tempscale_jobs.steps.scope import Scope
     from tempscale_jobs.workers import cluster as sessions
     from tempscale_jobs.workers.dispatch import Crew
 

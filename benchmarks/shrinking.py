@@ -25,12 +25,12 @@ UNIT_ROWS = 131_072 // 100
 CONSTANTS = {
     "tempscale.collapse.grid:SMALLEST_BLOCK": 10,
     "tempscale.collapse.grid:LARGEST_BLOCK": 65_536 // 100,
-    "tempscale_jobs.collapse.blocks:GATHERED_BYTES": (256 << 20) * DIM // OF_DIM // 100,
+    "tempscale_jobs.steps.blocks:GATHERED_BYTES": (256 << 20) * DIM // OF_DIM // 100,
     "tempscale_jobs.corpus.vectors:PART": 4096 // 100 + 1,
     "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": 16_384 // 100,
     "tempscale_jobs.corpus.reading:IDS_OF_A_RUN": 131_072 // 100,
     "tempscale_jobs.corpus.distinct:PARTITION_IDS": 2_000_000 // 100,
-    "tempscale_jobs.collapse.source_order:_EMBEDDINGS": 16_384 // 100,
+    "tempscale_jobs.steps.source_order:_EMBEDDINGS": 16_384 // 100,
 }
 """Constants that are a hundredth of the usual. A task gathers as many rows as it would of OF_DIM dimensions."""
 STEPS = {

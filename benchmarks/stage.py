@@ -18,9 +18,9 @@ import pyarrow as pa
 from benchmarks.measuring import fastest
 
 if TYPE_CHECKING:
-    from tempscale_jobs.embedding.scope import Embedded
     from tempscale_jobs.runs.folder import Run
     from tempscale_jobs.runs.journal import Stage
+    from tempscale_jobs.steps.scope import Embedded
 
 TEXTS, DIM, PART = 100_000, 384, 4096
 
@@ -60,9 +60,8 @@ def _socm() -> dict[str, Any]:
     """The SOCM stage over all pairs of the real sentences of `socm`, from the factors of the embedding step."""
     from benchmarks.socm import sentences
     from tempscale import Encoder
-    from tempscale_jobs.collapse import socm
-    from tempscale_jobs.embedding import factors
-    from tempscale_jobs.embedding.factors import CHUNK
+    from tempscale_jobs.steps import factors, socm
+    from tempscale_jobs.steps.factors import CHUNK
 
     chosen, source = sentences()
     encoder = Encoder.load(max_length="limit", device="cpu")
@@ -90,7 +89,7 @@ def _socm() -> dict[str, Any]:
 
 def cosine_stage(texts: int, neighbours: int = 0, workers: int = 2) -> tuple[float, int, float]:
     """Seconds of the cosine stage over random embeddings, its peak memory, and the seconds of Ray's start."""
-    from tempscale_jobs.collapse import cosine
+    from tempscale_jobs.steps import cosine
 
     def work(scope: Embedded, stage: Stage) -> None:
         cosine.cosine(scope, scope.run.temperatures[0])
@@ -109,11 +108,11 @@ def _stage(
     from tempscale import Temperature
     from tempscale_jobs.config.audit import resolve
     from tempscale_jobs.corpus.index import Index
-    from tempscale_jobs.embedding.layout import Order, layout
-    from tempscale_jobs.embedding.scope import Embedded
     from tempscale_jobs.runs.folder import BEGUN, GIVEN, Model, Run
     from tempscale_jobs.runs.journal import Journal
     from tempscale_jobs.runs.storage import Storage
+    from tempscale_jobs.steps.layout import Order, layout
+    from tempscale_jobs.steps.scope import Embedded
     from tempscale_jobs.workers import cluster as sessions
     from tempscale_jobs.workers.dispatch import Crew
 

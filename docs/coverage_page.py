@@ -10,18 +10,21 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "coverage.json"
 
 NUMBERS = (
-    "tempscale", "collapse", "audit/summary.py", "audit/words.py", "corpus/vectors.py",
-    "diagnose/looks.py", "diagnose/repeated.py", "diagnose/summary.py", "diagnose/two_texts.py", "embedding/embed.py",
-    "embedding/factors.py", "embedding/layout.py", "embedding/pieces.py", "embedding/precision.py", "embedding/probe.py",
-    "evaluate/analyses.py", "evaluate/audits.py", "evaluate/scored.py", "evaluate/summary.py", "evaluate/windows.py",
-    "nights/compare.py", "nights/gate.py", "nights/night.py", "pairs/chunks.py", "pairs/socm.py", "pairs/summary.py",
-    "report/charts.py", "report/text.py", "tables/parts.py", "tune/collapse.py", "tune/layers.py", "tune/scores.py",
+    "tempscale", "audit/summary.py", "audit/words.py", "corpus/vectors.py", "diagnose/looks.py", "diagnose/repeated.py",
+    "diagnose/summary.py", "diagnose/two_texts.py", "evaluate/analyses.py", "evaluate/audits.py", "evaluate/scored.py",
+    "evaluate/summary.py", "evaluate/windows.py", "nights/compare.py", "nights/gate.py", "nights/night.py",
+    "pairs/chunks.py", "pairs/socm.py", "pairs/summary.py", "report/charts.py", "report/text.py", "steps/blocks.py",
+    "steps/by_length.py", "steps/calibration.py", "steps/cosine.py", "steps/dealing.py", "steps/embed.py",
+    "steps/exposure.py", "steps/factor_pairs.py", "steps/factors.py", "steps/group_tables.py", "steps/groups.py",
+    "steps/largest.py", "steps/layout.py", "steps/neighbours.py", "steps/pieces.py", "steps/precision.py",
+    "steps/probe.py", "steps/socm.py", "steps/socm_tables.py", "steps/source_order.py", "steps/worst.py",
+    "tables/parts.py", "tune/collapse.py", "tune/layers.py", "tune/scores.py",
 )  # fmt: skip
 """Folders and files that decide numbers: all of tempscale/, and the files of the jobs that compute or sum."""
 KEPT = (
     "config/given.py", "corpus/distinct.py", "corpus/index.py", "corpus/lakes.py", "corpus/readers.py", "corpus/reading.py",
     "corpus/rows.py", "corpus/shards.py", "corpus/sources.py", "corpus/stream.py", "corpus/units.py",
-    "diagnose/versions.py", "embedding/cache.py", "embedding/prune.py", "errors.py", "evaluate/own_tasks.py",
+    "diagnose/versions.py", "steps/cache.py", "steps/prune.py", "errors.py", "evaluate/own_tasks.py",
     "nights/record.py", "runs/folder.py", "runs/lock.py", "runs/storage.py", "tables/audit.py", "tables/columns.py",
     "workers/marks.py", "workers/nodes.py",
 )  # fmt: skip

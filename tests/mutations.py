@@ -145,7 +145,7 @@ NUMBERS = Subject(
         "tests/jobs/config/test_numbers.py",
         "tests/jobs/nights/test_gate.py",
         "tests/jobs/corpus/test_magnitudes.py",
-        "tests/jobs/embedding/test_cancelling.py",
+        "tests/jobs/steps/test_cancelling.py",
         "tests/tempscale/second_order/test_moments.py",
     ),
     of(
@@ -175,7 +175,7 @@ NUMBERS = Subject(
         ("unit_rows", "np.flatnonzero(largest == 0).tolist()", "[]"),
     )
     + of(
-        f"{JOBS}/embedding/embed.py",
+        f"{JOBS}/steps/embed.py",
         (
             "without_direction",
             "np.isnan(out.moments.spread.numpy()) & np.isfinite(out.moments.mean_norm.numpy())",
@@ -209,7 +209,7 @@ ERRORS = Subject(
         "tests/tempscale/stats/test_documents.py",
         "tests/tempscale/collapse/test_aggregates.py",
         "tests/tempscale/stats/test_paired.py",
-        "tests/jobs/collapse/test_cosine_stage.py",
+        "tests/jobs/steps/test_cosine_stage.py",
     ),
     of(
         f"{SCIENCE}/stats/errors.py",
@@ -239,7 +239,7 @@ GROUPS = Subject(
     "SOCM of groups",
     (
         "tests/tempscale/stats/test_groups.py",
-        "tests/jobs/collapse/test_group_tables.py",
+        "tests/jobs/steps/test_group_tables.py",
         "tests/tempscale/stats/test_documents.py",
         "tests/jobs/audit/test_groups.py",
     ),
@@ -266,7 +266,7 @@ GROUPS = Subject(
         ("texts_of_a_group", "(found + 1) * groups <= texts", "found * groups <= texts"),
     )
     + of(
-        f"{JOBS}/collapse/dealing.py",
+        f"{JOBS}/steps/dealing.py",
         (
             "document_sets",
             "set_of[order] = np.arange(len(names)) % count",
@@ -277,7 +277,7 @@ GROUPS = Subject(
         ("document_sets", "return found if tell_an_error(found) else None", "return found"),
     )
     + of(
-        f"{JOBS}/collapse/group_tables.py",
+        f"{JOBS}/steps/group_tables.py",
         ("Cells.of", "place[np.minimum(one, other), np.maximum(one, other)]", "place[one, other]"),
         (
             "Cells.of",
@@ -290,11 +290,11 @@ GROUPS = Subject(
 CACHE = Subject(
     "the cache",
     (
-        "tests/jobs/embedding/test_key.py",
-        "tests/jobs/embedding/test_cache.py",
+        "tests/jobs/steps/test_key.py",
+        "tests/jobs/steps/test_cache.py",
     ),
     of(
-        f"{JOBS}/embedding/cache.py",
+        f"{JOBS}/steps/cache.py",
         ("key", '{**..., "model": model.fingerprint, **...}', "{**..., **...}"),
         ("key", "temperature.canonical", '""'),
         ("key", '{**..., "role": cache.role if temperature.roles else None, **...}', "{**..., **...}"),
@@ -323,7 +323,7 @@ CACHE = Subject(
         ("remember", "is_foreign(store, values)", "False"),
     )
     + of(
-        f"{JOBS}/embedding/lookup.py",
+        f"{JOBS}/steps/lookup.py",
         (
             "look_up_range",
             'everywhere &= set(tables[-1].column("content_sha").to_pylist())',
@@ -338,7 +338,7 @@ CACHE = Subject(
         ("look_up", "run.temperatures", "()"),
     )
     + of(
-        f"{JOBS}/embedding/prune.py",
+        f"{JOBS}/steps/prune.py",
         ("prune", "age >= unused_days", "age > 0"),
         ("_merge", "name != kept", "True"),
         ("_merge", "wanted is None or sha in wanted", "True"),
@@ -539,8 +539,9 @@ DAMAGED_NIGHTS = Subject(
 RESUMED = Subject(
     "what a resumed run does again",
     (
+        "tests/jobs/runs/test_finished_pieces.py",
         "tests/jobs/runs/test_resuming.py",
-        "tests/jobs/embedding/test_cache.py",
+        "tests/jobs/steps/test_cache.py",
         "tests/jobs/evaluate/test_large_corpora.py",
     ),
     of(
@@ -577,20 +578,20 @@ RESUMED = Subject(
         ("missing", "not there.issuperset(piece.files)", "False"),
     )
     + of(
-        f"{JOBS}/embedding/lookup.py",
+        f"{JOBS}/steps/lookup.py",
         ("look_up", "run.storage.exists(name)", "False"),
         ("sort_group", "how.storage.exists(sorted_name(first))", "False"),
     )
     + of(
-        f"{JOBS}/embedding/cache.py",
+        f"{JOBS}/steps/cache.py",
         ("remember", "run.storage.exists(done)", "False"),
     )
     + of(
-        f"{JOBS}/embedding/embed.py",
+        f"{JOBS}/steps/embed.py",
         ("embed_shards", "left = missing(run.storage, every)", "left = every"),
     )
     + of(
-        f"{JOBS}/embedding/factors.py",
+        f"{JOBS}/steps/factors.py",
         (
             "collect",
             "missing(run.storage, pieces.of_sample(run, scope.model, sample, size, [kind]))",
@@ -598,7 +599,7 @@ RESUMED = Subject(
         ),
     )
     + of(
-        f"{JOBS}/embedding/probe.py",
+        f"{JOBS}/steps/probe.py",
         (
             "_write",
             "missing(scope.run.storage, pieces.of_sample(scope.run, scope.model, sample, CHUNK, [PREFIXES]))",
@@ -606,36 +607,36 @@ RESUMED = Subject(
         ),
     )
     + of(
-        f"{JOBS}/collapse/groups.py",
+        f"{JOBS}/steps/groups.py",
         ("_write", "left = missing(run.storage, every)", "left = every"),
         ("_tabulate", 'is_whole(storage, f"{place}/done.json")', "False"),
     )
     + of(
-        f"{JOBS}/collapse/largest.py",
+        f"{JOBS}/steps/largest.py",
         ("rank", "not run.storage.exists(name)", "True"),
     )
     + of(
-        f"{JOBS}/collapse/socm.py",
+        f"{JOBS}/steps/socm.py",
         ("socm", 'is_whole(run.storage, f"{place}/done.json")', "False"),
         ("all_pairs", "left = missing(run.storage, every)", "left = every"),
     )
     + of(
-        f"{JOBS}/collapse/cosine.py",
+        f"{JOBS}/steps/cosine.py",
         ("_compute", 'is_closed = is_whole(run.storage, f"{grid.place}/closed.json")', "is_closed = False"),
         ("gather", "left = missing(grid.storage, every)", "left = every"),
         ("_compare", "left = missing(grid.storage, every)", "left = every"),
         ("_compute", "if is_closed:\n    ...\n    return", "if False:\n    ...\n    return"),
     )
     + of(
-        f"{JOBS}/collapse/exposure.py",
+        f"{JOBS}/steps/exposure.py",
         ("expose", "is_done(scope.run, scope.model, temperature)", "False"),
     )
     + of(
-        f"{JOBS}/collapse/source_order.py",
+        f"{JOBS}/steps/source_order.py",
         ("look", "... or run.storage.exists(result_name(model))", "..."),
     )
     + of(
-        f"{JOBS}/collapse/worst.py",
+        f"{JOBS}/steps/worst.py",
         ("_seeds", "[t for t in run.temperatures if not is_done(run, model, t)]", "[t for t in run.temperatures]"),
         ("_survivors", "missing(run.storage, every)", "every"),
     )
@@ -654,7 +655,7 @@ RESUMED = Subject(
     )
     + of(
         f"{JOBS}/diagnose/looks.py",
-        ("look", "left = missing(run.storage, every)", "left = every"),
+        ("look", "left = missing(read.run.storage, every)", "left = every"),
     )
     + of(
         f"{JOBS}/diagnose/two_texts.py",
@@ -1027,7 +1028,7 @@ DEVICES = Subject(
         ("Stacked.of", "np.cumsum(ranks) - ranks", "np.cumsum(ranks)"),
     )
     + of(
-        f"{JOBS}/embedding/embed.py",
+        f"{JOBS}/steps/embed.py",
         ("embed_shard", "before = marks.before if marks.fine else None", "before = None"),
     )
     + of(
@@ -1043,7 +1044,7 @@ TOGETHER = Subject(
         "tests/tempscale/model/test_packed.py",
         "tests/tempscale/choosing/test_by_layer.py",
         "tests/jobs/corpus/test_shards.py",
-        "tests/jobs/collapse/test_tile_tasks.py",
+        "tests/jobs/steps/test_tile_tasks.py",
     ),
     of(
         f"{SCIENCE}/model/batches.py",
@@ -1068,7 +1069,7 @@ TOGETHER = Subject(
         ("most_texts", "max(1, -(-wanted // _SHORTEST_SHARD_SHARE))", "wanted"),
     )
     + of(
-        f"{JOBS}/collapse/blocks.py",
+        f"{JOBS}/steps/blocks.py",
         ("work", "with _computing: ...", "if True: ..."),
     ),
 )
@@ -1076,7 +1077,7 @@ TOGETHER = Subject(
 ACTORS = Subject(
     "what an actor is for",
     (
-        "tests/jobs/embedding/test_embedding_runs.py",
+        "tests/jobs/steps/test_embedding_runs.py",
         "tests/jobs/workers/test_placement.py",
     ),
     of(

@@ -3,12 +3,11 @@
 import numpy as np
 from rich.console import Console
 
-from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.embedding.embed import Tokenising, tokenise
-from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.steps import layout
+from tempscale_jobs.steps.embed import Tokenising, tokenise
+from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables.audit import SHARDS
 
 
@@ -16,10 +15,10 @@ def laid_out(ids, tokens, interval, edges, seed=0, documents=None, corpus_texts=
     """Texts whose ids are at hand, in this order and stored in one part."""
     names = np.empty(len(ids), dtype=object)
     names[:] = ids
-    key = np.array([keyed_hash(text_id, seed) for text_id in ids], dtype=np.uint64)
+    key = np.array([layout.keyed_hash(text_id, seed) for text_id in ids], dtype=np.uint64)
     stored, starts = np.arange(len(ids), dtype=np.uint32), np.array([0, len(ids)])
     given = np.asarray(tokens), np.asarray(interval)
-    return Layout(names, key, *given, stored, starts, tuple(edges), corpus_texts or len(ids), seed, documents)
+    return layout.Layout(names, key, *given, stored, starts, tuple(edges), corpus_texts or len(ids), seed, documents)
 
 
 def prepared(storage, folder, texts, number=0):

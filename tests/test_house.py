@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 JOBS = ROOT / "jobs" / "tempscale_jobs"
 FOLDERS = (
     {"__main__"}, {"cli"}, {"submit"}, {"tune"}, {"audit", "correct", "pairs", "diagnose", "evaluate"}, {"nights"},
-    {"collapse"}, {"embedding"}, {"corpus"}, {"lifecycle"}, {"report"}, {"workers"}, {"runs"}, {"config"}, {"tables"},
+    {"steps"}, {"corpus"}, {"lifecycle"}, {"report"}, {"workers"}, {"runs"}, {"config"}, {"tables"},
     {"errors", "outlets"},
     {"urls"},
 )  # fmt: skip

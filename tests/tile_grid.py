@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale.collapse import grid as tiles
-from tempscale_jobs.collapse import blocks
-from tempscale_jobs.collapse.blocks import Tiling
 from tempscale_jobs.runs.folder import GIVEN
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps import blocks
+from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers.dispatch import Crew, Piece
 

@@ -67,7 +67,19 @@
       notify              a webhook, annotations of a build
       page                the record as a page
       charts, words
-    collapse/             the steps over pairs
+    steps/                what commands are made of, a file a step
+      scope               what the steps of an audit share: run, model, texts, workers
+      layout              texts in canonical order
+      embed               shards to texts/
+      expected            how long it takes, before it begins
+      budget              tokens of a micro-batch
+      lookup              what a cache has of a corpus
+      cache               texts by content, from night to night
+      prune               a smaller cache
+      pieces              the pieces of a sample of texts
+      precision           what bfloat16 changes
+      factors             covariance factors of a sample
+      probe               the same texts, cut to prefixes
       blocks              durable blocks of texts, and a tile task's files
       cosine              all pairs: tiles, sums, length_collapse
       calibration         how near two random texts are, by length
@@ -75,27 +87,14 @@
       exposure            who fills the results; hubs, near-duplicates
       by_length           a correction by length, fitted
       source_order        whether neighbours in the source are alike
-      socm                all pairs of a sample
-      socm_tables         their tables
       dealing             which texts make up the groups
       groups              all pairs of each group, under every τ
       group_tables        their tables
+      socm                all pairs of a sample
+      socm_tables         their tables
       factor_pairs        bounds and exact values of listed pairs
       largest             the pairs of the texts of largest tr Σ
       worst               the most collapsed pairs of a whole corpus
-    embedding/            the steps over texts
-      embed               shards to texts/
-      expected            how long it takes, before it begins
-      budget              tokens of a micro-batch
-      lookup              what a cache has of a corpus
-      cache               texts by content, from night to night
-      prune               a smaller cache
-      scope               what the steps of an audit share: run, model, texts, workers
-      layout              texts in canonical order
-      pieces              the pieces of a sample of texts
-      precision           what bfloat16 changes
-      factors             covariance factors of a sample
-      probe               the same texts, cut to prefixes
     corpus/               from a source to shards
       stream              all units of a source, read by Ray Data
       reading             one unit, read into durable parts

@@ -9,10 +9,10 @@ pytest.importorskip("pydantic", reason="the settings of the job need pydantic")
 from tile_grid import INTERVALS, TRIANGLE, grid
 
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse import blocks
-from tempscale_jobs.embedding.embed import Tokenising, embed_shard, tokenise
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps import blocks
+from tempscale_jobs.steps.embed import Tokenising, embed_shard, tokenise
 from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.workers import actor
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from tempscale.stats.errors import equal_documents
-from tempscale_jobs.collapse import cosine, source_order
 from tempscale_jobs.corpus.index import Index
-from tempscale_jobs.embedding import lookup, precision
-from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import GIVEN
+from tempscale_jobs.steps import cosine, lookup, precision, source_order
+from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.workers import actor
 
 

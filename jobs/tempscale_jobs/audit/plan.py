@@ -19,16 +19,15 @@ from tempscale.collapse.cosine import cosine_tile
 from tempscale.collapse.grid import block_size, panel_size
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
-from tempscale_jobs.collapse import by_length
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
 from tempscale_jobs.corpus.preview import preview
 from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.vectors import Vectors
-from tempscale_jobs.embedding import probe
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.screen import Screen
 from tempscale_jobs.runs import folder, places
 from tempscale_jobs.runs.journal import duration
+from tempscale_jobs.steps import by_length, probe
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers import bfloat16
 

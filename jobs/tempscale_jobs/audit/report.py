@@ -14,10 +14,8 @@ from tempscale_jobs.audit import verdict
 from tempscale_jobs.audit.advice import Advice, advice
 from tempscale_jobs.audit.again import again
 from tempscale_jobs.audit.words import NOTE, closing_figures, corrected, headline, labelled, left_out, protocol, thresholds
-from tempscale_jobs.collapse import calibration
 from tempscale_jobs.config.audit import QUICK_START, Analysis
 from tempscale_jobs.config.sections import QUICK_START_CORPUS
-from tempscale_jobs.embedding.expected import START_SECONDS
 from tempscale_jobs.nights import charts as night_figures
 from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.nights.night import notes_in_brief, verdict_in_words
@@ -27,6 +25,8 @@ from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import count, estimate, interval_name, labels, number
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.runs.journal import duration
+from tempscale_jobs.steps import calibration
+from tempscale_jobs.steps.expected import START_SECONDS
 from tempscale_jobs.tables.audit import EXCERPTS, TABLES
 from tempscale_jobs.urls import masked
 

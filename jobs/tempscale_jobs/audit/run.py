@@ -12,14 +12,9 @@ from tempscale_jobs import lifecycle
 from tempscale_jobs.audit import summary
 from tempscale_jobs.audit.checks import check_dimensions, check_inputs, check_services, check_unchanged, contents
 from tempscale_jobs.audit.facts import facts
-from tempscale_jobs.collapse import cosine, dealing, exposure, groups, largest, socm, source_order, worst
-from tempscale_jobs.collapse.cosine import Needed
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus.stream import Stream
-from tempscale_jobs.embedding import budget, embed, factors, precision, probe
-from tempscale_jobs.embedding.layout import Layout, Order, layout
-from tempscale_jobs.embedding.scope import Embedded, Scope
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.nights import night, notify
@@ -28,6 +23,24 @@ from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import GIVEN, Run
 from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps import (
+    budget,
+    cosine,
+    dealing,
+    embed,
+    exposure,
+    factors,
+    groups,
+    largest,
+    precision,
+    probe,
+    socm,
+    source_order,
+    worst,
+)
+from tempscale_jobs.steps.cosine import Needed
+from tempscale_jobs.steps.layout import Layout, Order, layout
+from tempscale_jobs.steps.scope import Embedded, Scope
 from tempscale_jobs.workers.cluster import holds_gpus
 from tempscale_jobs.workers.dispatch import Crew
 

@@ -16,16 +16,16 @@ from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, equal_documents, finite_population, within_error
 from tempscale.stats.groups import between_strata, jackknife_error
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse import calibration
-from tempscale_jobs.collapse.exposure import largest, ranked
-from tempscale_jobs.collapse.groups import REPLICATES
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.config.nights import SHARES
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
-from tempscale_jobs.embedding.layout import Layout
-from tempscale_jobs.embedding.scope import Embedded
 from tempscale_jobs.runs.folder import CALIBRATION, Model, Run, all_means_by_text, means_by_text
+from tempscale_jobs.steps import calibration
+from tempscale_jobs.steps.exposure import largest, ranked
+from tempscale_jobs.steps.groups import REPLICATES
+from tempscale_jobs.steps.layout import Layout
+from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
 from tempscale_jobs.tables.columns import Table, finite
 

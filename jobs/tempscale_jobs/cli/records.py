@@ -327,9 +327,9 @@ def cache(
     """
     from rich.filesize import decimal
 
-    from tempscale_jobs.embedding import prune as cache_upkeep
     from tempscale_jobs.errors import UsageError
     from tempscale_jobs.report.screen import Screen, print_table
+    from tempscale_jobs.steps import prune as cache_upkeep
 
     console = Screen(stderr=True)
     if action not in ("list", "prune"):

@@ -17,12 +17,12 @@ from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.config.diagnose import DiagnoseConfig, Diagnosis
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.diagnose import versions
-from tempscale_jobs.embedding import pieces
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, part
 from tempscale_jobs.runs.folder import place as place_of
 from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps import pieces
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import REJECTED
 from tempscale_jobs.tables.columns import finite

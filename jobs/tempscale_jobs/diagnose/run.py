@@ -16,12 +16,12 @@ from tempscale_jobs.corpus.shards import Texts
 from tempscale_jobs.corpus.stream import Stream
 from tempscale_jobs.diagnose import looks, repeated, summary, two_texts, versions
 from tempscale_jobs.diagnose.looks import Read
-from tempscale_jobs.embedding import pieces
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, load_tables, rejected_reasons
 from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.steps import pieces
 from tempscale_jobs.tables.diagnose import KINDS
 from tempscale_jobs.workers.dispatch import Crew
 

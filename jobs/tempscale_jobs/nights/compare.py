@@ -15,12 +15,12 @@ from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.nights import WITH_ERRORS
-from tempscale_jobs.embedding.layout import documents_of
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.gate import ENDS, standard_error
 from tempscale_jobs.runs.folder import finished, place
 from tempscale_jobs.runs.inventory import results
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.layout import documents_of
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.tables.nights import COMPARED_FIGURES, COMPARED_INTERVALS, COMPARED_TEXTS

@@ -16,10 +16,10 @@ from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 from tempscale.stats.errors import documents_error, equal_documents, tell_an_error, within_error
 from tempscale.stats.paired import Error
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse.neighbours import CORRECTED
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import interval_name, share
 from tempscale_jobs.runs.folder import Model, Run, all_means_by_text
+from tempscale_jobs.steps.neighbours import CORRECTED
 from tempscale_jobs.tables.columns import finite
 
 _LEVEL = 0.05

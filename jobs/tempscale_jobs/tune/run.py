@@ -9,8 +9,6 @@ import polars as pl
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit.run import audit
-from tempscale_jobs.collapse import by_length
-from tempscale_jobs.collapse.by_length import RECIPE
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.tune import TuneConfig
 from tempscale_jobs.corpus import peek, sources
@@ -23,6 +21,8 @@ from tempscale_jobs.report.text import count, labels
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.steps import by_length
+from tempscale_jobs.steps.by_length import RECIPE
 from tempscale_jobs.tables.tune import COLLAPSE, EXPOSURE, INTERVALS, SCORES
 from tempscale_jobs.tune import collapse, corrections, layers, scores, words
 from tempscale_jobs.urls import masked

@@ -29,8 +29,8 @@ def asked_corpus(once):
 @pytest.fixture(scope="session")
 def stopped_and_finished(once, asked_corpus, small_model):
     """A run whose bounds left too many pairs, resumed where that number may be held; and what it said first."""
-    from tempscale_jobs.collapse import worst
     from tempscale_jobs.errors import UsageError
+    from tempscale_jobs.steps import worst
 
     own = {"socm_top_over": "corpus", "worst_pairs": RANKED}
 

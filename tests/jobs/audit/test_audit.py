@@ -17,11 +17,11 @@ from tempscale_jobs.audit import run as analysis
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
-from tempscale_jobs.embedding.scope import Scope
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.scope import Scope
 from tempscale_jobs.tables.audit import TABLES
 
 EDGES = list(PLAIN.edges)

@@ -9,8 +9,8 @@ from pages import RUN, Page, nights, rendered, specs_of, tables_of, without_erro
 from prepared import laid_out
 
 from tempscale_jobs.audit import report, verdict, words
-from tempscale_jobs.collapse.exposure import ranked
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.exposure import ranked
 
 pytestmark = pytest.mark.proof
 

@@ -12,8 +12,8 @@ from prepared import laid_out
 from whole_run import as_lines, audited, digests, documented, read_parts, read_record, read_tables
 
 from tempscale import Encoder
-from tempscale_jobs.collapse.dealing import deal, enough
 from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.steps.dealing import deal, enough
 from tempscale_jobs.tables.columns import finite
 
 pytestmark = pytest.mark.proof

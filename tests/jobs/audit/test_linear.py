@@ -14,14 +14,14 @@ UNIT, PART, BLOCK = 256, 32, 256
 CONSTANTS = {
     "tempscale.collapse.grid:SMALLEST_BLOCK": 16,
     "tempscale.collapse.grid:LARGEST_BLOCK": BLOCK,
-    "tempscale_jobs.collapse.blocks:GATHERED_BYTES": 4 * DIM * BLOCK,
+    "tempscale_jobs.steps.blocks:GATHERED_BYTES": 4 * DIM * BLOCK,
     "tempscale_jobs.corpus.vectors:PART": PART,
     "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": UNIT // 8,
     "tempscale_jobs.corpus.distinct:PARTITION_IDS": 16 * UNIT,
-    "tempscale_jobs.embedding.layout:PARTS_OF_A_TASK": 8,
-    "tempscale_jobs.collapse.source_order:_EMBEDDINGS": PART,
-    "tempscale_jobs.collapse.source_order:_PAIRS": 16,
-    "tempscale_jobs.collapse.by_length:ALL_ASK": UNIT,
+    "tempscale_jobs.steps.layout:PARTS_OF_A_TASK": 8,
+    "tempscale_jobs.steps.source_order:_EMBEDDINGS": PART,
+    "tempscale_jobs.steps.source_order:_PAIRS": 16,
+    "tempscale_jobs.steps.by_length:ALL_ASK": UNIT,
 }
 """A five-hundredth of the usual, so that a few thousand vectors have the files of a few millions."""
 MORE, OPERATIONS, BYTES = 1.2, 100, 1_000_000

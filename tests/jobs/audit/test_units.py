@@ -12,7 +12,7 @@ import pytest
 from command_line import in_process
 from whole_run import as_lines, digests, documented, read_record, read_tables
 
-from tempscale_jobs.embedding import embed
+from tempscale_jobs.steps import embed
 
 pytestmark = pytest.mark.soak
 

@@ -13,13 +13,13 @@ from prepared import laid_out, scoped
 from tempscale import Temperature
 from tempscale.collapse.length import interval_of
 from tempscale_jobs.audit import summary
-from tempscale_jobs.collapse.socm import finish
-from tempscale_jobs.collapse.socm_tables import Sample
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate.audits import Measured, against_backbones, correlations, measures
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.socm import finish
+from tempscale_jobs.steps.socm_tables import Sample
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
 

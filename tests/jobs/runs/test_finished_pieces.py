@@ -6,12 +6,11 @@ import pytest
 from prepared import laid_out, scoped
 
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.collapse import socm
 from tempscale_jobs.corpus.index import Index
-from tempscale_jobs.embedding import cache, lookup
-from tempscale_jobs.embedding.cache import Cache
 from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, is_whole
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps import cache, lookup, socm
+from tempscale_jobs.steps.cache import Cache
 from tempscale_jobs.workers.dispatch import Piece, advance_by_finished, missing
 
 MODEL, TAUS = Model("tiny", "tiny", "", 64), [Temperature(1.0), Temperature(0.5)]

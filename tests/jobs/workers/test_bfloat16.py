@@ -10,12 +10,12 @@ from whole_run import as_lines, audited, digests, paired, read_record
 
 from tempscale import Encoder
 from tempscale.model.loading import round_weights
-from tempscale_jobs.embedding.precision import cosines_to_float32, in_float32, measure
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.record import measured
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.provenance import processor
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.precision import cosines_to_float32, in_float32, measure
 from tempscale_jobs.workers import bfloat16
 from tempscale_jobs.workers.actor import ModelActor
 from tempscale_jobs.workers.bfloat16 import Processor, Settled, decided

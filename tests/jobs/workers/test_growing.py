@@ -11,9 +11,9 @@ import shared_ray
 from ray import cloudpickle
 from tile_grid import TEXTS, TRIANGLE, digests, grid, tiled
 
-from tempscale_jobs.collapse import blocks
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.steps import blocks
 from tempscale_jobs.workers import cluster as sessions
 from tempscale_jobs.workers.dispatch import Crew, Piece
 

@@ -14,12 +14,12 @@ from tempscale.model import checkpoint
 from tempscale.model.encoder import Encoder
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.embedding.embed import embed_shard
 from tempscale_jobs.errors import IncompleteRun, OtherModel, UsageError
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.provenance import on_this_machine
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.embed import embed_shard
 from tempscale_jobs.workers.actor import ModelActor, tokenizer
 
 pytestmark = pytest.mark.proof

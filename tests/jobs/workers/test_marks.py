@@ -14,10 +14,10 @@ from ray import cloudpickle
 from whole_run import as_lines, audited, read_parts, read_record, rejected
 
 from tempscale import Encoder
-from tempscale_jobs.embedding.embed import embed_shard
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.embed import embed_shard
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.marks import DEADLY, Marks, forget
 

@@ -22,9 +22,9 @@ from tempscale.stats.errors import (
 )
 from tempscale.stats.groups import pairs_of_sets
 from tempscale.stats.sample import keyed_hash
-from tempscale_jobs.collapse.dealing import deal, document_sets, enough, pairs_of
-from tempscale_jobs.collapse.group_tables import Cells, Grouped
 from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.steps.dealing import deal, document_sets, enough, pairs_of
+from tempscale_jobs.steps.group_tables import Cells, Grouped
 
 # ------------------------------------------------------------------------------------------------------------ by hand
 

@@ -22,13 +22,13 @@ from tempscale.second_order.socm import socm_square
 from tempscale.stats.errors import finite_population, within_error
 from tempscale.stats.groups import texts_of_a_group
 from tempscale_jobs.audit.summary import Grouped, Sampled
-from tempscale_jobs.collapse import cosine
-from tempscale_jobs.collapse.dealing import Dealt
-from tempscale_jobs.collapse.group_tables import Cells, with_all
-from tempscale_jobs.collapse.group_tables import Grouped as MeasuredGroups
-from tempscale_jobs.collapse.socm_tables import Sample, cells
 from tempscale_jobs.config import sections
 from tempscale_jobs.corpus import sources
+from tempscale_jobs.steps import cosine
+from tempscale_jobs.steps.dealing import Dealt
+from tempscale_jobs.steps.group_tables import Cells, with_all
+from tempscale_jobs.steps.group_tables import Grouped as MeasuredGroups
+from tempscale_jobs.steps.socm_tables import Sample, cells
 
 pytestmark = pytest.mark.soak  # Thousands of draws, a minute of them.
 

@@ -1,1 +1,0 @@
-"""The O(n²) steps: cosine, exposure and SOCM over blocks of texts."""

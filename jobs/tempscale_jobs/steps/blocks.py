@@ -1,0 +1,270 @@
+"""Durable blocks of texts in canonical order, and what a tile task reads and writes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.collapse import grid as tiles
+from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, Precision, Tile, merge_tree
+from tempscale.collapse.cosine import cosine_tiles, rounded
+from tempscale.collapse.neighbours import Nearest
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.runs.folder import BEGUN, dimensions, numbered, tile
+from tempscale_jobs.runs.memory import return_freed
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.scope import Embedded
+from tempscale_jobs.tables import parts
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import results
+
+Item = TypeVar("Item")
+
+GATHERED_BYTES = 256 << 20
+"""Bytes of embeddings that a task gathers into blocks, about."""
+_RESULTS = 64
+"""Results of tasks that the process that starts a run merges, at most."""
+_computing = threading.Lock()
+"""An actor with a GPU has two panels at once: what was found of one is written while the others are compared."""
+_KEPT_BYTES = 32 << 20
+"""Size of the embeddings of the blocks that a process keeps, where they are more than two: tiles share their blocks."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Folder and settings of one grid of blocks; small, because it is sent to every task."""
+
+    storage: Storage
+    place: str
+    intervals: int
+    neighbours: int
+    duplicate: float
+    listed: int
+    count: int
+    """How many blocks there are,"""
+    together: int = 1
+    """and how many of them are a panel."""
+    precision: Precision = "float32"
+    run: str = ""
+    """What tells this run from an earlier one in the same folder, whose blocks a process may have read."""
+    gathered: int = 0
+    """Texts that a task gathers into blocks, about."""
+    labelled: bool = True
+    """Whether texts have labels: where some pairs are compared."""
+
+    @property
+    def panels(self) -> int:
+        """How many panels there are."""
+        return -(-self.count // self.together)
+
+    def panel(self, number: int) -> range:
+        """The blocks of one panel."""
+        return range(number * self.together, min((number + 1) * self.together, self.count))
+
+    def block(self, number: int) -> str:
+        """The name of one block of texts."""
+        return f"{self.place}/blocks/block-{number:08d}.parquet"
+
+    def cells(self, i: int, j: int) -> str:
+        """The name of the aggregates of two finished panels, which are written last."""
+        return tile(self.place, i, j)
+
+    def written(self, i: int, j: int, near: bool) -> list[str]:
+        """The names of all files of two compared panels; without `near`, which are removed once they are merged."""
+        if not near:
+            return [self.cells(i, j)]
+        sides = (["rows", "columns"] if i != j else ["rows"]) if self.neighbours else []
+        return [self.cells(i, j), self.duplicates(i, j), *(self.near(i, j, side) for side in sides)]
+
+    def near(self, i: int, j: int, side: str) -> str:
+        """The name of the neighbours that two panels found for the texts of its `rows` or `columns`."""
+        return tile(f"{self.place}/near", i, j, side)
+
+    def found(self, who: str, number: int) -> str:
+        """The name of a part of the nearest texts, merged, of the `corpus` or of `queries`."""
+        return numbered(f"{self.place}/near/{who}", number)
+
+    def duplicates(self, i: int, j: int) -> str:
+        """The name of the near-duplicates of two panels."""
+        return tile(f"{self.place}/near", i, j, "duplicates")
+
+
+def tiling(scope: Embedded, temperature: Temperature) -> tuple[Tiling, list[tuple[int, int]]]:
+    """The grid of one model and temperature, and [start, stop) of each of its blocks in canonical order."""
+    run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
+    texts = len(layout)
+    dim = dimensions(run, model, temperature)
+    bounds = tiles.blocks(texts, tiles.block_size(texts, dim))
+    grid = Tiling(
+        run.storage, run.place("partials/cosine", model, temperature), len(layout.edges), analysis.neighbours,
+        analysis.near_duplicate, analysis.worst_duplicates, len(bounds), tiles.panel_size(len(bounds)),
+        analysis.cosine_precision, str(run.storage.read_object(BEGUN)["run"]), GATHERED_BYTES // (4 * dim),
+        analysis.compares,
+    )  # fmt: skip
+    return grid, bounds
+
+
+class Merging(NamedTuple):
+    """How parts of blocks, or of pairs of panels, are merged."""
+
+    function: Callable[..., Any]
+    """Merges those of a run of items in a task: `function(grid, run, *shared)`."""
+    merge: Callable[[Any, Any], Any]
+    """Merges two of its results."""
+    name: str
+    shared: tuple[Any, ...] = ()
+
+
+def merged(cluster: Cluster, grid: Tiling, items: Sequence[Any], how: Merging) -> Any:
+    """Merge what tasks have merged of runs of blocks or of pairs of panels.
+
+    To the bit as if one after the other, where a task merges its run along the fixed tree, too.
+    """
+    work = [(grid, items[own.start : own.stop], *how.shared) for own in tiles.runs(len(items), _RESULTS)]
+    return merge_tree(results(cluster, how.function, work, how.name), how.merge)
+
+
+class Gathered(NamedTuple):
+    """The texts of consecutive blocks, in canonical order."""
+
+    part: np.ndarray
+    row: np.ndarray
+    """The part of texts/ of each, and the row in it."""
+    interval: np.ndarray
+    label: np.ndarray
+
+
+def write_blocks(
+    tiling: Tiling, names: dict[int, str], first: int, bounds: list[tuple[int, int]], given: Gathered
+) -> None:  # fmt: skip
+    """Write consecutive blocks, number `first` and on, in one pass over the parts of texts/ that hold their texts.
+
+    `bounds` are [start, stop) in the texts, `names` the parts by number.
+    """
+    part, row, interval, labels = given
+    gathered: np.ndarray | None = None
+    named, order = list[pa.Table](), list[np.ndarray]()
+    for number, name in names.items():
+        here = np.flatnonzero(part == number)
+        table = tiling.storage.take(name, ["embedding", "text_id", "document"], row[here])
+        matrix = parts.matrix(table, "embedding")
+        if gathered is None:
+            gathered = np.empty((len(part), matrix.shape[1]), dtype=np.float32)
+        gathered[here] = matrix
+        named.append(table.select(["text_id", "document"]))
+        order.append(here)
+    assert gathered is not None, "a block has at least one text"
+    texts = pa.concat_tables(named).take(pa.array(np.argsort(np.concatenate(order))))
+    for k, (start, stop) in enumerate(bounds):
+        own = gathered[start:stop]
+        columns = {"embedding": parts.row_bytes(own), "interval": interval[start:stop], "label": labels[start:stop]}
+        columns |= {name: texts.column(name)[start:stop] for name in texts.column_names}
+        # Uncompressed: embeddings hardly shrink, and a block is read once for every tile of its row and column.
+        tiling.storage.write_table(tiling.block(first + k), parts.blocks(own.shape[1]).build(columns), "none")
+    del gathered, own, matrix, table, columns
+    return_freed()  # Ray keeps the process, for steps of other kinds.
+
+
+_read: dict[tuple[str, str, str, Precision], Block] = {}
+"""Blocks that this process has read, by folder, run, name and precision; the last used last."""
+
+
+def kept(size: float) -> int:
+    """How many blocks of this size of embeddings in bytes a process keeps."""
+    return max(2, int(_KEPT_BYTES // size))
+
+
+def read_block(tiling: Tiling, number: int, precision: Precision = "float32") -> Block:
+    """A block of texts, rounded to `precision`; the last two are kept, and as many more as are small together."""
+    name = tiling.block(number)
+    key = tiling.storage.root, tiling.run, name, precision
+    if key in _read:
+        block = _read.pop(key)
+    else:
+        table = tiling.storage.read_table(name, ["embedding", "interval", "label"])
+        embeddings = rounded(parts.matrix_of_bytes(table, "embedding"), precision)
+        block = Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
+    _read[key] = block
+    while len(_read) > kept(max(own.embeddings.nbytes for own in _read.values())):
+        del _read[next(iter(_read))]
+    return block
+
+
+def work(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
+    """Compute the super-tiles of two panels, write what they found (the aggregates last); return the number of pairs."""
+    tiles = _tiles_of(tiling, i, j)
+    with _computing:
+        found = cosine_tiles(
+            tiles if device == "cpu" else ahead(tiles), tiling.intervals, neighbours=tiling.neighbours,
+            duplicate=tiling.duplicate, listed=tiling.listed, device=device, precision=tiling.precision,
+        )  # fmt: skip
+    cells, pairs = found.cells, found.duplicates
+    if tiling.neighbours:
+        for side, panel in {"columns": j, "rows": i}.items() if i != j else [("rows", i)]:
+            tiling.storage.write_table(tiling.near(i, j, side), near_table([found.near[k] for k in tiling.panel(panel)]))
+    listed = {"cosine": pairs.cosine, "first": pairs.labels[:, 0], "second": pairs.labels[:, 1]}
+    tiling.storage.write_table(tiling.duplicates(i, j), parts.DUPLICATE_TILE.build(listed))
+    of_cells: list[dict[str, Any]] = [
+        {"a": a, "b": b, "pairs": int(cells.pairs[a, b]), "first": cells.first[a, b], "second": cells.second[a, b]}
+        | {"duplicates": int(cells.duplicates[a, b]), "histogram": cells.histogram[a, b]}
+        for a in range(tiling.intervals)
+        for b in range(a, tiling.intervals)
+        if cells.pairs[a, b]
+    ]
+    tiling.storage.write_table(tiling.cells(i, j), parts.COSINE_TILE.build_rows(of_cells))
+    return int(cells.pairs.sum())
+
+
+def _tiles_of(tiling: Tiling, i: int, j: int) -> Iterator[Tile]:
+    """The super-tiles of two panels, row by row; their blocks are read as they are needed."""
+    for a in tiling.panel(i):
+        rows = read_block(tiling, a, tiling.precision)
+        for b in (b for b in tiling.panel(j) if a <= b):
+            yield Tile(a, rows, b, rows if a == b else read_block(tiling, b, tiling.precision))
+
+
+def ahead(items: Iterable[Item]) -> Iterator[Item]:
+    """The same items; a thread gets the next one while this one is worked on."""
+    iterator = iter(items)
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, iterator, None)
+        while (item := following.result()) is not None:
+            following = thread.submit(next, iterator, None)
+            yield item
+
+
+def near_table(near: Sequence[Nearest]) -> pa.Table:
+    """The neighbours of the texts of consecutive blocks."""
+    cosine, label = (np.concatenate([getattr(own, name) for own in near]) for name in ("cosine", "label"))
+    return parts.near_tile(cosine.shape[1]).build({"cosine": parts.fixed_lists(cosine), "label": parts.fixed_lists(label)})
+
+
+def read_near(tiling: Tiling, i: int, j: int, side: str) -> Nearest:
+    """The neighbours that two panels found for the texts of one."""
+    table = tiling.storage.read_table(tiling.near(i, j, side))
+    return Nearest(parts.matrix(table, "cosine"), parts.matrix(table, "label"))
+
+
+def read_duplicates(tiling: Tiling, i: int, j: int) -> Duplicates:
+    """The near-duplicates that two panels found."""
+    table = tiling.storage.read_table(tiling.duplicates(i, j))
+    first, second = (table.column(name).to_numpy() for name in ("first", "second"))
+    return Duplicates(table.column("cosine").to_numpy(), np.stack([first, second], axis=1))
+
+
+def read_cells(tiling: Tiling, i: int, j: int) -> CosineCells:
+    """The aggregates of two finished panels."""
+    cells = CosineCells.empty(tiling.intervals)
+    table = tiling.storage.read_table(tiling.cells(i, j))
+    if table.num_rows:
+        here = table.column("a").to_numpy(), table.column("b").to_numpy()
+        for name in ("pairs", "first", "second", "duplicates"):
+            getattr(cells, name)[here] = table.column(name).to_numpy()
+        cells.histogram[here] = parts.matrix(table, "histogram")
+    return cells

@@ -1,0 +1,98 @@
+"""The token budget of a micro-batch: the encoder's own, the user's value, or the fastest of several that are tried.
+
+It is kept in the run folder, from which workers read it, so that a run that is resumed on the same kind of device uses the
+same micro-batches. The encoder's own depends on the device, so the first actor that embeds keeps it.
+"""
+
+from __future__ import annotations
+
+import time
+
+from tempscale_jobs.config.audit import Embedding
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.steps.scope import Scope
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Piece
+
+_TRIED = {False: (256, 512, 1024, 2048, 4096), True: (8192, 16_384, 32_768, 65_536, 131_072, 262_144)}
+_ROUNDS = 3
+_CPU_TEXTS = 128
+"""Texts of the shard that a CPU is timed with; the whole shard would take minutes."""
+_CLOSE = 0.02
+"""A smaller budget is preferred if it is within this share of the fastest, because it needs less memory."""
+
+
+def settle(scope: Scope) -> Embedding:
+    """The scope's `encoding` with the model's token budget, measured on the first shard if the user wants that."""
+    if not scope.encoding.tune_batches:
+        return kept(scope.run, scope.cluster, scope.model, scope.encoding)
+    with scope.journal.stage(scope.named("micro-batches")) as stage:
+        name = actor.budget_name(scope.model)
+        if not scope.run.storage.exists(name):
+            first = Piece(0, (scope.index.shards[0].name, bool(scope.cluster.gpus)), "micro-batches")
+            try:
+                # The crew's first actor measures, and goes on with what it found; those that start later read it.
+                for _ in scope.crew.run(measure, [first]):
+                    pass
+            except IncompleteRun as error:  # The run itself finds a text that kills workers.
+                scope.crew.dismiss()
+                stage.note = f"not measured: {error}"
+        found = kept(scope.run, scope.cluster, scope.model, scope.encoding)
+        # Unchanged where nothing is kept for this kind of device.
+        if found is not scope.encoding and (rates := scope.run.storage.read_json(name)["tokens_per_second"]):
+            tried = ", ".join(f"{int(budget):,}: {rate:,}" for budget, rate in rates.items())
+            stage.note = f"{found.token_budget:,} padded tokens at once (tokens/s by budget {tried})"
+    return found
+
+
+def kept(run: Run, cluster: Cluster, model: Model, encoding: Embedding) -> Embedding:
+    """`encoding` with the budget that the run folder keeps; the user's is kept there first."""
+    name = actor.budget_name(model)
+    if not run.storage.exists(name):
+        if encoding.token_budget is None:
+            return encoding
+        run.storage.write_json(name, actor.budget_to_keep(encoding.token_budget, None))
+    budget = actor.budget_kept(run.storage.read_json(name), "cuda" if cluster.gpus else "cpu")
+    # None where the run has come to another kind of device.
+    return encoding if budget is None else encoding.model_copy(update={"token_budget": budget})
+
+
+def measure(worker: actor.ModelActor, shard: str, on_gpu: bool) -> None:
+    """Choose the budget by the tokens a second of a shard under each, keep it in the run folder, and go on with it."""
+    rates = _tokens_per_second(worker, shard, on_gpu)
+    if rates:
+        best = min(k for k, rate in rates.items() if rate >= (1 - _CLOSE) * max(rates.values()))
+        device = "cuda" if on_gpu else "cpu"
+        found = actor.budget_to_keep(best, device, {str(k): round(rate) for k, rate in rates.items()})
+        worker.storage.write_json(actor.budget_name(worker.model), found)
+        worker.encoder.token_budget = best
+
+
+def _tokens_per_second(worker: actor.ModelActor, shard: str, on_gpu: bool) -> dict[int, float]:
+    """Tokens a second of a shard under each budget: the fastest of three rounds over all budgets."""
+    import torch
+
+    texts = worker.storage.read_table(shard, ["text"]).column("text").to_pylist()
+    tokens = worker.encoder.tokenizer(texts, isolate=True)
+    if not on_gpu:
+        tokens = tokens.take(range(min(len(tokens), _CPU_TEXTS)))
+    tokens = tokens.take([k for k in range(len(tokens)) if k not in tokens.failed])
+    if not len(tokens):
+        return {}
+    worker.encoder.set_temperature(worker.temperatures[0])
+    own, best = worker.encoder.token_budget, dict.fromkeys(_TRIED[on_gpu], 0.0)
+    try:
+        for _ in range(_ROUNDS):
+            for budget in best:
+                worker.encoder.token_budget = budget
+                begun = time.perf_counter()
+                out = worker.encoder.encode_tokens(tokens, role=actor.ROLE, isolate=True)
+                if torch.cuda.is_available():
+                    torch.cuda.synchronize()
+                if not out.halved:  # A budget that does not fit in memory gets no rate.
+                    best[budget] = max(best[budget], sum(tokens.lengths) / (time.perf_counter() - begun))
+    finally:
+        worker.encoder.token_budget = own
+    return {budget: rate for budget, rate in best.items() if rate}

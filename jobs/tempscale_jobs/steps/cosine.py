@@ -1,0 +1,328 @@
+"""Cosine over all pairs of texts: durable blocks -> tile tasks -> partials -> the rows of length_collapse.
+
+Texts are in canonical order, (interval, place in the source), and cut into blocks of up to 65,536. Ray tasks write each
+block as a part, sum it in closed form, and compute the super-tiles i ≤ j of the grid; a finished tile is a durable part that
+a resumed run skips. Every run checks the tile sums against their closed form, so a lost or doubled tile is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.collapse import grid as tiles
+from tempscale.collapse.aggregates import CosineCells, Precision, merge_tree
+from tempscale.collapse.cosine import rounding_error, truncation_error
+from tempscale.collapse.length import CosineSums, Moments, text_means
+from tempscale.stats.enough import VALUES_FOR_AN_ERROR
+from tempscale.stats.errors import DocumentSums, between_error, error_of_sums, finite_population, within_error
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.folder import Model, Run, dimensions, is_whole, means_of_block
+from tempscale_jobs.runs.journal import Stage
+from tempscale_jobs.steps import blocks, calibration
+from tempscale_jobs.steps.blocks import Gathered, Merging, Tiling
+from tempscale_jobs.steps.layout import Layout, filled_documents
+from tempscale_jobs.steps.scope import Embedded
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import COSINE_HISTOGRAM, LENGTH_COLLAPSE
+from tempscale_jobs.tables.columns import finite
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Crew, Piece, missing, run_tasks, share
+
+_CLOSED_FORM_TOLERANCE = 1e-6
+"""Largest allowed distance of a cell's mean from its closed form: float32 products against float64 sums."""
+
+
+class Needed(NamedTuple):
+    """What later steps still need of the work on a grid, also where its results are there."""
+
+    blocks: bool = False
+    near: bool = False
+    """The neighbours and near-duplicates of each two panels."""
+
+
+NOTHING = Needed()
+
+
+def cosine(scope: Embedded, temperature: Temperature, needed: Needed = NOTHING) -> None:
+    """Write length_collapse, the means by text and closed.json of one model and temperature.
+
+    Where these results are there, missing blocks and neighbours are still written if a later step needs them.
+
+    Raises:
+        IncompleteRun: a task failed for good, or the tiles do not add up to their closed form.
+    """
+    pairs = scope.texts.pairs
+    with scope.journal.stage(scope.named("cosine", temperature), pairs, "pairs") as stage:
+        _compute(scope, temperature, needed, stage)
+        stage.note = f"{pairs:,} pairs, equal to their closed form"
+        if (moved := rounding(scope.run, scope.model, temperature)) is not None:
+            stage.note = f"{pairs:,} pairs in {moved['precision']}, equal to their closed form; means are exact"
+        if scope.analysis.cosine == "moments":
+            stage.note = f"mean and variance of {pairs:,} pairs in closed form"
+
+
+def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: Stage) -> None:
+    run, cluster, model, layout = scope.run, scope.cluster, scope.model, scope.texts
+    (grid, bounds), analysis = blocks.tiling(scope, temperature), scope.analysis
+    is_closed = is_whole(run.storage, f"{grid.place}/closed.json")
+    if is_closed and not any(needed):
+        stage.advance(layout.pairs)
+        return
+    dim = dimensions(run, model, temperature)
+    names = run.storage.list(run.place("texts", model, temperature))
+    gather(cluster, grid, names, bounds, layout)
+    if is_closed:
+        if needed.near and analysis.cosine == "full":
+            _compare(scope.crew, grid, bounds, needed.near, stage)
+        return
+    sums = _closed_form(cluster, grid, len(bounds), "float32")
+    cells, rounding = None, None
+    if analysis.cosine == "full":
+        triangle = _compare(scope.crew, grid, bounds, needed.near, stage)
+        cells = blocks.merged(cluster, grid, triangle, Merging(_cells, CosineCells.merged, "cells"))
+        seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
+        check_closed_form(cells, seen, grid.precision, dim)
+        rounding = _rounding(grid, sums, seen, dim)
+    else:
+        stage.advance(layout.pairs)
+    # After the tiles, which take longest: a run that is stopped among them has not written the means in vain.
+    means = _text_means(cluster, grid, len(bounds), sums, layout)
+    _finish(scope, temperature, grid, _Found(cells, sums, means, rounding))
+
+
+def rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any] | None:
+    """The precision of the products and the error it caused in means and can cause in a cosine; None in float32."""
+    closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
+    return dict(closed["rounding"]) if closed["rounding"] else None
+
+
+def gather(cluster: Cluster, grid: Tiling, names: list[str], bounds: list[tuple[int, int]], layout: Layout) -> None:
+    """Write the missing blocks, several in a task, each of which reads the parts that hold their texts."""
+    together = max(1, min(grid.gathered // bounds[0][1], -(-len(bounds) // cluster.tasks)))
+    groups = [range(k, min(k + together, len(bounds))) for k in range(0, len(bounds), together)]
+    every = [Piece(g, name=f"blocks {g[0]} to {g[-1]}", files=tuple(map(grid.block, g))) for g in groups]
+    left = missing(grid.storage, every)
+    if not left:
+        return
+    labels = np.zeros(len(layout) if grid.labelled else 0, np.int32)
+    if grid.labelled:
+        labels[layout.by_label()] = np.arange(len(layout), dtype=np.int32)
+
+    def with_texts() -> Iterator[Piece]:
+        """The pieces with what is known of their texts, which is taken when the piece is given out."""
+        for piece in cluster.ordered(left):
+            group = piece.number
+            own = slice(bounds[group[0]][0], bounds[group[-1]][1])
+            local = [(a - own.start, b - own.start) for a, b in (bounds[k] for k in group)]
+            part, row = layout.parts_and_rows(own)
+            needed = {k: names[k] for k in np.unique(part).tolist()}
+            label = labels[own] if grid.labelled else np.zeros(len(part), np.int32)
+            yield piece._replace(arguments=(grid, needed, group[0], local, Gathered(part, row, layout.interval[own], label)))
+
+    for _ in run_tasks(cluster, blocks.write_blocks, with_texts(), ahead=2):
+        pass
+
+
+def _closed_form(cluster: Cluster, grid: Tiling, count: int, precision: Precision) -> CosineSums:
+    """The sums of all texts, with embeddings rounded to `precision`."""
+    found: _Sums = blocks.merged(cluster, grid, range(count), Merging(_sums, _Sums.merged, "blocks", (precision,)))
+    return found.sums.spread(found.present, grid.intervals)
+
+
+class _Sums(NamedTuple):
+    """The intervals that occur in some blocks, and the sums of each."""
+
+    present: np.ndarray
+    sums: CosineSums
+
+    def merged(self, other: _Sums) -> _Sums:
+        """Those of both."""
+        present = np.union1d(self.present, other.present)
+        one, more = (own.sums.spread(np.searchsorted(present, own.present), len(present)) for own in (self, other))
+        return _Sums(present, one.merged(more))
+
+
+def _sums(grid: Tiling, numbers: range, precision: Precision) -> _Sums:
+    """The sums of some blocks."""
+    return merge_tree((_block_sums(grid, number, precision) for number in numbers), _Sums.merged)
+
+
+def _block_sums(grid: Tiling, number: int, precision: Precision) -> _Sums:
+    """The sums of one block."""
+    block = blocks.read_block(grid, number, precision)
+    present, place = np.unique(block.interval, return_inverse=True)
+    return _Sums(present, CosineSums.of(block.embeddings, place, len(present)))
+
+
+class _Means(NamedTuple):
+    """What is known of the means by text of consecutive blocks, besides what these have written."""
+
+    moments: tuple[Moments, ...]
+    """Of the texts of each interval: moments of their mean cosines with each interval."""
+    documents: tuple[DocumentSums, ...] | None
+    """Of the texts of each interval: sums of these means by document, where texts come in documents."""
+
+    def merged(self, other: _Means) -> _Means:
+        """Those of both, in this order."""
+        moments = tuple(own.merged(more) for own, more in zip(self.moments, other.moments, strict=True))
+        if self.documents is None or other.documents is None:
+            return _Means(moments, None)
+        return _Means(moments, tuple(own.merged(more) for own, more in zip(self.documents, other.documents, strict=True)))
+
+
+def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums, layout: Layout) -> _Means:
+    """Write each text's mean cosine with its interval and with all other texts, a part for each block."""
+    shared = share(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
+    how = (shared, layout.edges, layout.documents is not None)
+    means: _Means = blocks.merged(cluster, grid, range(count), Merging(_means, _Means.merged, "blocks", how))
+    return means
+
+
+def _means(grid: Tiling, numbers: range, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
+    """Write the means of the texts of some blocks."""
+    return merge_tree((block_means(grid, number, sums, edges, documents) for number in numbers), _Means.merged)
+
+
+def block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, ...], documents: bool) -> _Means:
+    """Write the means of the texts of a block."""
+    block, intervals = blocks.read_block(grid, number), len(edges)
+    means = text_means(block.embeddings, block.interval, sums)
+    everything = CosineSums(sums.texts.sum(keepdims=True), sums.vectors.sum(0, keepdims=True), sums.squares, sums.norms[:1])
+    overall = text_means(block.embeddings, np.zeros(len(block), dtype=np.int64), everything)[:, 0]
+    ids, named = grid.storage.read_table(grid.block(number), ["text_id", "document"]).columns
+    own = filled_documents(named, ids) if documents else pa.nulls(len(ids), pa.int64())
+    columns: dict[str, Any] = {"text_id": ids, "document": own}
+    inside = means[np.arange(len(block)), block.interval]
+    columns |= {"group": np.array(edges)[block.interval], "inside": inside, "overall": overall}
+    grid.storage.write_table(means_of_block(grid.place, number), parts.TEXT_MEANS.build(columns))
+    within = [block.interval == a for a in range(intervals)]
+    sums_of = tuple(DocumentSums.of(means[here], own[here]) for here in within) if documents else None
+    return _Means(tuple(Moments.of(means[here]) for here in within), sums_of)
+
+
+def _compare(
+    crew: Crew, grid: Tiling, bounds: list[tuple[int, int]], near: bool, stage: Stage
+) -> list[tuple[int, int]]:  # fmt: skip
+    """Compare the panels that have not been compared, and return all pairs of panels."""
+    triangle = tiles.upper_triangle(grid.panels)
+    bounds = [(bounds[own[0]][0], bounds[own[-1]][1]) for own in map(grid.panel, range(grid.panels))]
+    every = [
+        Piece((i, j), (grid, i, j), f"tile {i}, {j}", tuple(grid.written(i, j, near)), _pairs(bounds, i, j))
+        for i, j in triangle
+    ]
+    left = missing(grid.storage, every)
+    stage.advance(sum(piece.size for piece in every) - sum(piece.size for piece in left))
+    for piece in crew.tiles(blocks.work, left):
+        stage.advance(piece.size)
+    return triangle
+
+
+def _cells(grid: Tiling, panels: list[tuple[int, int]]) -> CosineCells:
+    """The merged aggregates of some pairs of panels."""
+    return merge_tree((blocks.read_cells(grid, i, j) for i, j in panels), CosineCells.merged)
+
+
+def _pairs(bounds: list[tuple[int, int]], i: int, j: int) -> int:
+    rows, columns = bounds[i][1] - bounds[i][0], bounds[j][1] - bounds[j][0]
+    return rows * (rows - 1) // 2 if i == j else rows * columns
+
+
+def check_closed_form(cells: CosineCells, sums: CosineSums, precision: Precision, dim: int) -> None:
+    """Raise unless every pair is counted once, and each cell's sums are those of the closed form up to rounding."""
+    upper = np.triu_indices(len(sums.texts))
+    pairs = sums.pairs()[upper]
+    if not (cells.pairs[upper] == pairs).all() or not (cells.histogram.sum(-1)[upper] == pairs).all():
+        raise IncompleteRun("the tiles do not hold every pair once; start over with --fresh")
+    first, second = (closed[upper] for closed in sums.sums())
+    cut = truncation_error(precision, dim)
+    # Σ|cos| ≤ √(n·Σcos²), and a change of c by a share e moves c² by 2e of itself.
+    allowed = (cut * np.sqrt(np.maximum(pairs * second, 0)), 2 * cut * np.maximum(second, 0))
+    for tiled, closed, more in zip((cells.first, cells.second), (first, second), allowed, strict=True):
+        away = np.abs(tiled[upper] - closed) - _CLOSED_FORM_TOLERANCE * np.maximum(pairs, 1) - more
+        if not (away <= 0).all():
+            raise IncompleteRun("the tile sums of cosine differ from their closed form; start over with --fresh")
+
+
+def _rounding(grid: Tiling, sums: CosineSums, seen: CosineSums, dim: int) -> dict[str, Any] | None:
+    """The largest error that rounding can cause in a cosine, and the largest that it caused in a cell's mean."""
+    if grid.precision == "float32":
+        return None
+    pairs = np.maximum(sums.pairs(), 1)
+    means = np.abs(seen.sums()[0] - sums.sums()[0]) / pairs
+    return {
+        "precision": grid.precision,
+        "largest_cosine_error": rounding_error(grid.precision) + truncation_error(grid.precision, dim),
+        "largest_mean_error": float(means.max()),
+    }
+
+
+class _Found(NamedTuple):
+    """What the steps of this file have found."""
+
+    cells: CosineCells | None
+    """Of the tiles; None where the closed form alone was computed."""
+    sums: CosineSums
+    means: _Means
+    rounding: dict[str, Any] | None
+
+
+def _finish(scope: Embedded, temperature: Temperature, grid: Tiling, found: _Found) -> None:
+    """Write the results of the tiles, or of the closed form alone; closed.json last."""
+    run, layout, key = scope.run, scope.texts, scope.run.key(scope.model, temperature)
+    cells, sums, means, rounding = found
+    place, intervals = grid.place, len(layout.edges)
+    counts, pairs = layout.texts(), sums.pairs()
+    # Where the products used rounded embeddings, the closed form is more exact than the tiles.
+    tiled = cells is not None and grid.precision == "float32"
+    first, second = (cells.first, cells.second) if cells is not None and tiled else sums.sums()
+    correction = finite_population(len(layout), layout.population(len(layout)))
+    rows = []
+    for a in range(intervals):
+        for b in range(a, intervals):
+            if not pairs[a, b]:
+                continue
+            mean = first[a, b] / pairs[a, b]
+            error = cell_error(means.moments, counts, a, b)
+            elsewhere = error if means.documents is None else _documents_error(means.documents, a, b)
+            percentiles = {f"cosine_p{q:02d}": cells and cells.percentile(a, b, q / 100) for q in (5, 50, 95)}
+            rows.append(
+                key
+                | {"interval_a": layout.edges[a], "interval_b": layout.edges[b], "pairs": int(pairs[a, b])}
+                | {"texts_a": int(counts[a]), "texts_b": int(counts[b]), "cosine_mean": mean}
+                | {"cosine_se": None if error is None else error * correction, "cosine_se_superpopulation": elsewhere}
+                | {"cosine_std": float(np.sqrt(max(0.0, second[a, b] / pairs[a, b] - mean**2)))}
+                | {"near_duplicates": cells and int(cells.duplicates[a, b])}
+                | percentiles
+            )
+    written = [f"{place}/{table.name}.parquet" for table in (LENGTH_COLLAPSE, COSINE_HISTOGRAM)]
+    run.storage.write_table(written[0], LENGTH_COLLAPSE.build_rows(rows))
+    histogram = [] if cells is None else calibration.rows(cells, layout.edges)
+    run.storage.write_table(written[1], COSINE_HISTOGRAM.build_rows([key | row for row in histogram]))
+    upper = np.triu_indices(intervals)
+    total = int(pairs[upper].sum())
+    closed: dict[str, Any] = {"pairs": total, "cosine_mean": float(first[upper].sum() / total) if total else None}
+    closed["cosine_p99"] = cells.overall_percentile(0.99) if cells is not None and total else None
+    closed |= {"effective_rank": sums.effective_rank(), "rounding": rounding}
+    closed["files"] = [*(means_of_block(place, k) for k in range(grid.count)), *written]
+    run.storage.write_json(f"{place}/closed.json", closed)
+
+
+def cell_error(moments: Sequence[Moments], counts: np.ndarray, a: int, b: int) -> float | None:
+    """Standard error of a cell's mean from per-text means; None where there are too few texts."""
+    if a == b:
+        return within_error(moments[a].variance()[a], counts[a]) if counts[a] >= VALUES_FOR_AN_ERROR else None
+    if counts[a] < 2 or counts[b] < 2:
+        return None
+    return between_error(moments[a].variance()[b], counts[a], moments[b].variance()[a], counts[b])
+
+
+def _documents_error(sums: Sequence[DocumentSums], a: int, b: int) -> float | None:
+    """Standard error of a cell's mean over corpora of other documents; None where there are too few."""
+    if a == b:
+        return finite(error_of_sums([sums[a]], [a], [2.0]))
+    return finite(error_of_sums([sums[a], sums[b]], [b, a], [1.0, 1.0]))

@@ -1,0 +1,93 @@
+"""Which texts make up the groups that SOCM is measured in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
+from tempscale.stats.errors import tell_an_error
+from tempscale.stats.groups import texts_of_a_group
+from tempscale.stats.sample import keyed_hash
+from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis
+from tempscale_jobs.steps.layout import Layout
+
+_SQUARES_OF_A_TOKEN = 2000.0
+"""Embedding a token costs about as much as so many tokens² of a pair (MiniLM, 384 dimensions)."""
+
+
+class Dealt(NamedTuple):
+    """The texts of one group."""
+
+    ids: list[str]
+    drawn: int
+    """The set of documents that they are from, or the group itself where texts come without documents."""
+
+
+def deal(layout: Layout, analysis: Analysis, groups: int) -> list[Dealt]:
+    """The texts of each group: each interval's texts in the order of their keyed hash, so many to a group.
+
+    More groups begin with the same ones. Fewer are dealt where no interval has texts for all of them. Where texts come in
+    documents, there are as many sets of documents as groups are configured, and further groups begin with the first set
+    again.
+    """
+    dealt = _dealt(layout, analysis, groups)
+    ids = layout.ids[np.concatenate([*(own for own, _ in dealt), np.zeros(0, np.int64)])].tolist()
+    starts = np.cumsum([0, *(len(own) for own, _ in dealt)]).tolist()
+    return [Dealt(ids[start : start + len(own)], drawn) for start, (own, drawn) in zip(starts, dealt, strict=False)]
+
+
+def _dealt(layout: Layout, analysis: Analysis, groups: int) -> list[tuple[np.ndarray, int]]:
+    """The places of the texts of each group, and what it is drawn from."""
+    sizes, set_of = texts_of_a_group(layout.texts(), SOCM_GROUPS), document_sets(layout, analysis)
+    count = 1 if set_of is None else int(set_of.max()) + 1
+    found = [list[np.ndarray]() for _ in range(groups)]
+    for a in np.flatnonzero(sizes).tolist():
+        here, size = np.flatnonzero(layout.interval == a), int(sizes[a])
+        for number in range(count):
+            own = here if set_of is None else here[set_of[here] == number]
+            places = range(number, groups, count)
+            chosen = layout.sample(len(places) * size, own)
+            for turn, place in enumerate(places):
+                found[place].append(chosen[turn * size : (turn + 1) * size])
+    joined = [np.concatenate([np.zeros(0, np.int64), *group]) for group in found]
+    return [(own, k if set_of is None else k % count) for k, own in enumerate(joined) if len(own) > 1]
+
+
+def document_sets(layout: Layout, analysis: Analysis) -> np.ndarray | None:
+    """The set of each text: documents are dealt to the sets in turn, in the order of their keyed hash.
+
+    None where groups are dealt from texts: these come without documents, or the sets would be too few or too unequal for an
+    error.
+    """
+    if layout.documents is None:
+        return None
+    names, place = np.unique(layout.documents, return_inverse=True)
+    count = min(analysis.socm_groups, len(names) // 2)
+    if count < GROUPS_FOR_AN_ERROR:
+        return None
+    order = sorted(range(len(names)), key=lambda k: (keyed_hash(str(names[k]), layout.seed), names[k]))
+    set_of = np.empty(len(names), dtype=np.int64)
+    set_of[order] = np.arange(len(names)) % count
+    found: np.ndarray = set_of[place]
+    return found if tell_an_error(found) else None
+
+
+def pairs_of(dealt: list[Dealt]) -> int:
+    """The pairs of all groups."""
+    return sum(len(group.ids) * (len(group.ids) - 1) // 2 for group in dealt)
+
+
+def shares_of_work(dealt: list[Dealt], layout: Layout) -> list[float]:
+    """About how much of the work on all groups each is: the tokens of its texts, and tokens² of each pair at their price."""
+    tokens = layout.tokens[layout.places(i for group in dealt for i in group.ids)].astype(float)
+    each = np.split(tokens, np.cumsum([len(group.ids) for group in dealt])[:-1])
+    work = np.array([t.sum() + (t.sum() ** 2 - np.square(t).sum()) / 2 / _SQUARES_OF_A_TOKEN for t in each])
+    shares: list[float] = (work / work.sum()).tolist()
+    return shares
+
+
+def enough(layout: Layout, analysis: Analysis) -> bool:
+    """Whether so many groups can be dealt that their errors are known; otherwise all pairs are few."""
+    return len(_dealt(layout, analysis, min(analysis.socm_groups, SOCM_GROUPS))) >= GROUPS_FOR_AN_ERROR

@@ -1,0 +1,252 @@
+"""Shards of texts -> parts of texts/: CPU tasks of Ray Data read and tokenise, a crew of model actors embeds.
+
+The unit of work and of resuming is one shard under all temperatures of a model. A text is kept only if every temperature
+gives it a finite embedding, so that temperatures are compared on the same texts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale_jobs.corpus.rows import check_rejected
+from tempscale_jobs.report.text import count
+from tempscale_jobs.runs.folder import Model, gives_nothing, place, rejected_reasons
+from tempscale_jobs.runs.journal import Stage
+from tempscale_jobs.runs.pace import Pace
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps import expected, lookup
+from tempscale_jobs.steps.cache import Cache, remember
+from tempscale_jobs.steps.scope import Scope
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import texts
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.dispatch import Piece, missing, sums
+from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
+
+if TYPE_CHECKING:
+    from tempscale.model.gathering import Encoded
+    from tempscale.model.tokens import Tokens
+
+NO_MEAN = "its token embeddings cancel: their mean is no larger than rounding errors and has no direction"
+NO_DIRECTION = "its embedding is zero and has no direction"
+_ROUNDED = 1e-3
+"""How far the norm of a unit embedding may be from 1."""
+
+
+def embed(scope: Scope, step: str, role: str = actor.ROLE) -> int:
+    """Embed the texts of the source that are not in the cache; return how many the model rejected.
+
+    Raises:
+        UsageError: the model rejects every text, or more than the setting allows.
+    """
+    journal, cluster, model, texts = scope.journal, scope.cluster, scope.model, scope.index.analysed
+    root = scope.config.execution.cache
+    store = None if root is None else Cache(root, scope.encoding, scope.source.max_characters, role)
+    plan = lookup.look_up(scope, None) if store is None else _look_up(scope, store)
+    journal.count("cache_hits", plan.found)
+    workers = cluster.workers if scope.config.execution.address else min(cluster.workers, os.cpu_count() or 1)
+    soon = None if cluster.gpus else expected.seconds(model, plan.shards, len(scope.run.temperatures), workers)
+    work = sum(expected.about_tokens(shard, model.max_length) or shard.texts for shard in plan.shards)
+    with journal.stage(step, texts, "texts", Pace(work or 1.0, soon)) as stage:
+        rejected = embed_shards(scope, plan, role, stage)
+        journal.count("rejected", rejected)
+        lost = f", {rejected:,} rejected" if rejected else ""
+        stage.note = f"{count(texts - rejected, 'text')} under τ {scope.run.taus}{lost}"
+        _check_rejected(scope, rejected)
+        if store is not None and (problem := remember(scope, store, len(plan.shards))) is not None:
+            stage.note = f"{stage.note}; {problem}"
+    return rejected
+
+
+def _look_up(scope: Scope, cache: Cache) -> lookup.Plan:
+    with scope.journal.stage(scope.named("cache")) as stage:
+        plan = lookup.look_up(scope, cache)
+        stage.note = plan.in_words(scope.index.analysed)
+    return plan
+
+
+def _check_rejected(scope: Scope, rejected: int) -> None:
+    """Raise a UsageError if the model rejected every text, or with the unusable rows more than the setting allows."""
+    run, index = scope.run, scope.index
+    if rejected == index.analysed:
+        raise gives_nothing(run, scope.model, "embedding for any text")
+    if rejected:
+        reasons = Counter(index.rejected_reasons) + rejected_reasons(run, scope.model)
+        lost = index.rejected + round(rejected * index.usable / index.analysed)  # In proportion, where it is a sample.
+        check_rejected(scope.source, (lost, index.read), reasons, run.storage.root)
+
+
+def embed_shards(scope: Scope, plan: lookup.Plan, role: str, stage: Stage) -> int:
+    """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected."""
+    run, model, shards = scope.run, scope.model, plan.shards
+    forget(run.storage, run.place(MARKS, model))
+    every = [
+        Piece(
+            number, (shard.name,), f"shard {number}", tuple(run.part("texts", model, t, number) for t in run.temperatures),
+            shard.texts, expected.about_tokens(shard, model.max_length) or shard.texts,
+        )
+        for number, shard in enumerate(shards)
+    ]  # fmt: skip
+    left = missing(run.storage, every)
+    (texts, work), (still, costing) = sums(every), sums(left)
+    stage.advance(plan.found + texts - still, work - costing)
+    how = Tokenising(model.name, model.max_length, scope.encoding.long, model.prompt(role), model.settings)
+    process = partial(embed_shard, storage=run.storage, role=role)
+    for piece in scope.crew.stream(process, left, tokenise, {"storage": run.storage, "how": how}):
+        stage.advance(piece.size, piece.cost)
+    return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
+
+
+class Tokenising(NamedTuple):
+    """How a model's texts become tokens."""
+
+    folder: str
+    max_length: int
+    long: str
+    prompt: str = ""
+    digest: str = ""
+    """Of the tokenizer's settings, as the run began with them."""
+
+
+def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
+    """Read and tokenise a shard."""
+    shard = storage.read_table(name)
+    tokens = actor.tokenizer(*how)(shard.column("text").to_pylist(), isolate=True)
+    truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
+    return pa.table(
+        {
+            "text_id": shard.column("text_id"),
+            "content_sha": shard.column("content_sha"),
+            "document": shard.column("document"),
+            "source_row": shard.column("source_row"),
+            "ids": _lists(tokens),
+            "truncated": pa.array(truncated),
+            "failed": pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string()),
+        }
+    )
+
+
+def embed_shard(
+    worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE
+) -> Callable[[], None]:
+    """Embed one shard; return what writes its parts, one a temperature, and its rejected texts into a run's folder."""
+    own = worker.below(storage)
+    own.note_processor()
+    worker.note_budget()
+    tokens = _tokens(work)
+    marks = Marks(storage, f"{place(MARKS, own.model)}/shard-{number:08d}.json")
+    batches = marks.begin(own.encoder.batches(tokens))
+    before = marks.before if marks.fine else None
+    encoded, padded = [], own.encoder.padded(tokens)  # Uploaded once, for all temperatures.
+    with own.noting(f"shard {number}", marks.halved):
+        for temperature in own.temperatures:
+            own.encoder.set_temperature(temperature)
+            encoded.append(own.encode(tokens, role=role, batches=batches, before=before, padded=padded))
+            marks.after()
+    if worker.overlaps:
+        marks.written()
+    return partial(_write, own, _Done(number, work, tokens, encoded, marks))
+
+
+class _Done(NamedTuple):
+    """A shard that has been embedded."""
+
+    number: int
+    work: pa.Table
+    tokens: Tokens
+    encoded: list[Encoded]
+    """Of each temperature."""
+    marks: Marks
+
+
+def _write(own: actor.ModelActor, done: _Done) -> None:
+    """Write the parts of a shard and its rejected texts."""
+    number, work, tokens, encoded, marks = done
+    owner = range(work.num_rows) if tokens.text is None else tokens.text
+    reasons = {owner[i]: DEADLY for i in marks.deadly}
+    for out in encoded:
+        reasons = out.failed | reasons
+    reasons = without_direction(encoded) | reasons
+    for out in encoded:
+        reasons = dict.fromkeys(not_unit(out.embeddings.numpy()), NO_DIRECTION) | reasons
+    finite = np.array([k not in reasons for k in range(work.num_rows)], dtype=bool)
+    for out in encoded:
+        for column in (out.embeddings, *(out.moments or ())):
+            finite &= np.isfinite(column.numpy().reshape(work.num_rows, -1)).all(1)
+    own.reject(number, _lost(own.model, number, work, finite, reasons))
+    for temperature, out in zip(own.temperatures, encoded, strict=True):
+        own.storage.write_table(own.part("texts", temperature, number), _table(work, out, finite))
+    marks.done()
+
+
+def without_direction(encoded: list[Encoded]) -> dict[int, str]:
+    """The texts of a shard whose tokens cancel under one of the temperatures, with the reason why they are rejected."""
+    found = dict[int, str]()
+    for out in encoded:
+        if out.moments is not None:
+            lost = np.isnan(out.moments.spread.numpy()) & np.isfinite(out.moments.mean_norm.numpy())
+            found |= dict.fromkeys(np.flatnonzero(lost).tolist(), NO_MEAN)
+    return found
+
+
+def not_unit(embeddings: np.ndarray) -> list[int]:
+    """The rows of finite numbers that are no unit vectors."""
+    norms = np.linalg.norm(embeddings, axis=1)
+    found: list[int] = np.flatnonzero(np.isfinite(norms) & (np.abs(norms - 1) > _ROUNDED)).tolist()
+    return found
+
+
+def _lists(tokens: Tokens) -> pa.Array:
+    """The sequences of each text, as a column."""
+    own = tokens.sequences
+    inner = pa.ListArray.from_arrays(np.cumsum([0, *own.lengths], dtype=np.int32), pa.array(own.flat, pa.int32()))
+    of_text = np.ones(len(tokens), np.int64) if tokens.text is None else np.bincount(tokens.text, minlength=len(tokens))
+    return pa.ListArray.from_arrays(np.cumsum([0, *of_text], dtype=np.int32), inner)
+
+
+def _tokens(work: pa.Table) -> Tokens:
+    """The tokens of a prepared shard, without a Python list of them."""
+    from tempscale.model.tokens import Sequences, Tokens
+
+    texts = work.column("ids").combine_chunks()
+    inner, of_text = texts.flatten(), texts.value_lengths().to_numpy()
+    ids = Sequences(inner.flatten().to_numpy(), inner.value_lengths().to_numpy().astype(np.int64))
+    text = None if (of_text == 1).all() else np.repeat(np.arange(len(texts)), of_text).tolist()
+    failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
+    return Tokens(ids, work.column("truncated").to_pylist(), text, failed)
+
+
+def _lost(
+    model: Model, number: int, work: pa.Table, finite: np.ndarray, reasons: dict[int, str]
+) -> list[dict[str, Any]]:  # fmt: skip
+    return [
+        {"text_id": text_id, "place": f"shard {number}"}
+        | {"reason": f"{model.label}: {reasons.get(k, 'it gives no finite embedding')}"}
+        for k, (text_id, kept) in enumerate(zip(work.column("text_id").to_pylist(), finite, strict=True))
+        if not kept
+    ]
+
+
+def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
+    kept = np.flatnonzero(finite)
+    embeddings = out.embeddings.numpy()[kept]
+    moments = out.moments._asdict()
+    return texts(embeddings.shape[1]).build(
+        {
+            "text_id": work.column("text_id").take(kept),
+            "content_sha": work.column("content_sha").take(kept),
+            "document": work.column("document").take(kept),
+            "source_row": work.column("source_row").take(kept),
+            "tokens": out.tokens.numpy()[kept].astype(np.int32),
+            "truncated": work.column("truncated").take(kept),
+            "embedding": parts.fixed_lists(embeddings),
+            **{name: column.numpy()[kept].astype(np.float32) for name, column in moments.items()},
+        }
+    )

@@ -1,0 +1,357 @@
+"""Exposure: who fills the search results by length interval, counted by tasks; hubs and near-duplicates are here too.
+
+Where all pairs are compared, every text asks, and the tiles have found its nearest. In closed form a sample of the texts
+asks the whole corpus: rows are a sample, columns all, so exposures have an error but no bias. Hubness would have one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tempscale.collapse.aggregates import Duplicates, merge_tree
+from tempscale.collapse.exposure import Asked, Slots, Units, exposures, slots
+from tempscale.collapse.grid import upper_triangle
+from tempscale.collapse.neighbours import PowerSums, skewness
+from tempscale.stats.errors import tell_an_error
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.runs.folder import Model, Run, is_whole
+from tempscale_jobs.steps import blocks, by_length, neighbours
+from tempscale_jobs.steps.blocks import Merging, Tiling
+from tempscale_jobs.steps.layout import Layout, Order, layout
+from tempscale_jobs.steps.neighbours import Asking, Found, Labels
+from tempscale_jobs.steps.scope import Embedded
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES
+from tempscale_jobs.tables.columns import finite
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import results, share
+
+UNITS_OF_A_TASK = 1 << 20
+"""Texts or documents whose slots one task counts: it reads the neighbours of all, and keeps what is about these."""
+_WRITTEN = ("neighbours", "corrections", neighbours.CORRECTED, "partials/exposure")
+"""The folders of the files of this step."""
+
+
+def is_done(run: Run, model: Model, temperature: Temperature) -> bool:
+    """Whether all files of this step are there."""
+    return is_whole(run.storage, f"{run.place('partials/exposure', model, temperature)}/done.json")
+
+
+def expose(scope: Embedded, temperature: Temperature, queries: Run | None) -> None:
+    """Write the neighbours, and the tables exposure, near_duplicates and collapsed_texts (hubs); in closed form exposure.
+
+    `queries` is the run in the folder queries/, if there are queries. Under the first temperature exposure_corrected says
+    what a correction by length would do.
+    """
+    analysis, texts = scope.analysis, len(scope.texts)
+    with scope.journal.stage(scope.named("exposure", temperature)) as stage:
+        if is_done(scope.run, scope.model, temperature):
+            scope.run.storage.remove(f"{scope.run.place('partials/cosine', scope.model, temperature)}/near")
+        else:
+            _write(scope, temperature, queries)
+        stage.note = f"{analysis.neighbours} nearest of {texts:,} texts"
+        if analysis.cosine != "full":
+            asked = min(texts, analysis.exposure_sample)
+            stage.note = f"{analysis.neighbours} nearest of {asked:,} texts among all {texts:,}"
+
+
+class _Rows(NamedTuple):
+    """The rows of this step's tables."""
+
+    exposure: list[dict[str, Any]]
+    corrected: list[dict[str, Any]]
+    hubs: list[dict[str, Any]]
+
+
+def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> None:
+    run, model, texts = scope.run, scope.model, scope.texts
+    place, full = run.place("partials/exposure", model, temperature), scope.analysis.cosine == "full"
+    grid, bounds = blocks.tiling(scope, temperature)
+    step, rows = _Step(scope, temperature, grid, bounds), _Rows([], [], [])
+    # Tiles name a text by its label, which is turned into the text's place in canonical order.
+    labels = Labels.of(scope, temperature, all_names=full and bool(grid.neighbours))
+    if full:
+        duplicates = _duplicates(scope.cluster, grid, texts, step.key, labels.order)
+        run.storage.write_table(f"{place}/near_duplicates.parquet", NEAR_DUPLICATES.build_rows(duplicates))
+    if grid.neighbours:
+        if full and len(texts) > 1:
+            _merge(step, labels, rows)
+        _ask_itself(step, labels, rows)
+        if queries is not None:
+            _ask(step, labels, queries, rows)
+    run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows.exposure))
+    run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(rows.corrected))
+    run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(rows.hubs))
+    run.storage.remove(f"{place}/done.json")  # A damaged one, which is none of the files.
+    files = [name for kind in _WRITTEN for name in run.storage.list(run.place(kind, model, temperature))]
+    if queries is not None:
+        files += [f"queries/{name}" for name in queries.storage.list(run.place("neighbours", model, temperature))]
+    run.storage.write_json(f"{place}/done.json", {"texts": len(texts), "k": grid.neighbours, "files": files})
+    run.storage.remove(f"{grid.place}/near")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What the parts of this step share."""
+
+    scope: Embedded
+    temperature: Temperature
+    grid: Tiling
+    bounds: list[tuple[int, int]]
+    """[start, stop) of each block."""
+
+    @cached_property
+    def correction(self) -> by_length.Fitting:
+        """The correction by length that is fitted."""
+        return by_length.Fitting(self.scope, self.temperature)
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The columns of model and temperature."""
+        return self.scope.run.key(self.scope.model, self.temperature)
+
+    @property
+    def full(self) -> bool:
+        """Whether all pairs are compared."""
+        return self.scope.analysis.cosine == "full"
+
+    def count(self, graph: Graph) -> list[_Counted]:
+        """Count the slots of a graph."""
+        return count(self.scope.cluster, self.grid, self.scope.texts, graph)
+
+    def rows(self, graph: Graph) -> list[dict[str, Any]]:
+        """The rows of `exposure` of a graph."""
+        return exposure_rows(self.count(graph), graph, self.scope.texts, self.key)
+
+
+def _merge(step: _Step, labels: Labels, rows: _Rows) -> None:
+    """Merge the nearest texts that the tiles have found for every text."""
+    scope = step.scope
+    folder = scope.run.place("neighbours", scope.model, step.temperature)
+    graph = Graph(neighbours.merge(step.grid, folder, step.bounds, labels), len(scope.texts), own=True, every=True)
+    counted = step.count(graph)
+    rows.exposure.extend(exposure_rows(counted, graph, scope.texts, step.key))
+    rows.hubs.extend(ranked(step.key, "hub", counted[-1].most, counted[-1].times, scope.texts))
+
+
+def _ask_itself(step: _Step, labels: Labels, rows: _Rows) -> None:
+    """Let a sample of the texts ask; where the tiles have found the neighbours, only for what a correction would change."""
+    scope, texts = step.scope, step.scope.texts
+    every = step.full and len(texts) <= by_length.ALL_ASK
+    drawn = np.arange(len(texts)) if every else np.sort(texts.sample(scope.analysis.exposure_sample))
+    fitted = Asking(scope.run, texts, step.correction.sample, step.correction.sample, own=True)
+    taken = step.correction.of(fitted, step.bounds) if len(drawn) else None
+    if len(texts) > 1 and (not step.full or taken is not None):
+        asking = Asking(scope.run, texts, drawn, drawn, own=True, taken=taken, plain=not step.full)
+        asked = neighbours.ask(step.temperature, step.grid, asking, labels)
+        graph = Graph(asked.files, len(drawn), own=True, every=every)
+        if not step.full:
+            rows.exposure.extend(step.rows(graph))
+        rows.corrected.extend(_corrected(step, graph, asked))
+
+
+def _ask(step: _Step, labels: Labels, queries: Run, rows: _Rows) -> None:
+    """Let the queries ask."""
+    scope, texts = step.scope, step.scope.texts
+    asking = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
+    drawn = np.arange(len(asking)) if step.full else asking.sample(scope.analysis.exposure_sample)
+    drawn = drawn[np.argsort(asking.stored[drawn])]  # As in their source.
+    who = Asking(queries, asking, drawn, np.arange(len(drawn)), own=False)
+    asked = neighbours.ask(step.temperature, step.grid, replace(who, taken=step.correction.of(who, step.bounds)), labels)
+    documents = None if asking.documents is None else asking.documents[drawn]
+    graph = Graph(asked.files, len(drawn), own=False, every=len(drawn) == len(asking), documents=documents)
+    rows.exposure.extend(step.rows(graph))
+    rows.corrected.extend(_corrected(step, graph, asked))
+
+
+class Graph(NamedTuple):
+    """The nearest texts of those that asked, in parts."""
+
+    files: list[str]
+    asked: int
+    """How many asked."""
+    own: bool
+    """Whether they are texts of the corpus."""
+    every: bool
+    """Whether all did that could ask, or a sample."""
+    documents: np.ndarray | None = None
+    """The document of each query; None where no query has one, and for texts of the corpus."""
+
+
+class _Counted(NamedTuple):
+    """What was counted for one number of neighbours."""
+
+    k: int
+    by_text: Slots
+    by_document: Slots | None
+    occurrence: PowerSums
+    """Of N_k over the texts."""
+    most: np.ndarray
+    """Places of texts, among them those of largest N_k,"""
+    times: np.ndarray
+    """and N_k of each."""
+
+
+def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_Counted]:
+    """Count the slots of a graph for the nearest text alone and for all k, by text and, where there are any, by document."""
+    others, by_document = 0 if graph.own else graph.asked, texts.documents is not None or graph.documents is not None
+    levels = [Units.of(len(texts), others)]
+    levels += [Units.of(len(texts), others, texts.documents, graph.documents)] if by_document else []
+    interval, work = share(texts.interval), []
+    for units in levels:
+        shared = share(units)
+        for start in range(0, units.total, UNITS_OF_A_TASK):
+            here = range(start, min(start + UNITS_OF_A_TASK, units.total))
+            keys = texts.key[here.start : here.stop] if units is levels[0] else None
+            work.append((grid, graph, interval, shared, _Range(here, keys)))
+    found = results(cluster, _count_units, work, "counts")
+    of_texts = [own for own, (*_, part) in zip(found, work, strict=True) if part.keys is not None]
+    of_documents = [own for own, (*_, part) in zip(found, work, strict=True) if part.keys is None]
+    return [
+        _Counted(
+            k,
+            reduce(Slots.merged, (own[number].slots for own in of_texts)),
+            reduce(Slots.merged, (own[number].slots for own in of_documents)) if of_documents else None,
+            reduce(PowerSums.merged, (own[number].occurrence for own in of_texts)),
+            np.concatenate([own[number].most for own in of_texts]),
+            np.concatenate([own[number].times for own in of_texts]),
+        )
+        for number, k in enumerate(_numbers(grid))
+    ]
+
+
+def _numbers(grid: Tiling) -> list[int]:
+    """How many neighbours are counted: the nearest, and all."""
+    return sorted({1, grid.neighbours})
+
+
+class _OfUnits(NamedTuple):
+    """What was counted of a range of units."""
+
+    slots: Slots
+    occurrence: PowerSums
+    most: np.ndarray
+    times: np.ndarray
+
+
+class _Range(NamedTuple):
+    """Consecutive units, whose slots one task counts."""
+
+    here: range
+    keys: np.ndarray | None
+    """The key of each text; None where the units are documents."""
+
+
+def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units, part: _Range) -> list[_OfUnits]:
+    """Count the slots of a range of units; of texts N_k too, and where it is largest."""
+    here, keys = part
+
+    def asked(k: int) -> Iterator[Asked]:
+        for name in graph.files:
+            table = grid.storage.read_table(name)
+            yield Asked(units.of_asking(table.column("asker").to_numpy(), graph.own), parts.matrix(table, "place")[:, :k])
+
+    found = []
+    for k in _numbers(grid):
+        counts, filled = slots(asked(k), interval, grid.intervals, here, count=units.total, unit=units.texts)
+        times = filled[: 0 if keys is None else len(keys)]
+        most = here.start + largest(times, keys) if keys is not None else np.zeros(0, np.int64)
+        found.append(_OfUnits(counts, PowerSums.of(times), most, times[most - here.start]))
+    return found
+
+
+def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row for each interval, for the nearest text alone and for all k."""
+    population = texts.population(len(texts)) if graph.own else float("inf")
+    share = graph.asked / len(texts) if graph.own else 1.0
+    enough = all(tell_an_error(own) for own in (texts.documents, graph.documents) if own is not None)
+    rows = []
+    for own in counted:
+        found = exposures(own.by_text, population, own.by_document, share)
+        hubness = skewness(own.occurrence) if graph.every else None
+        rows += [
+            key
+            | {"asked_by": "corpus" if graph.own else "queries", "queries": graph.asked, "k": own.k}
+            | {"interval": texts.edges[b], "texts": int(own.by_text.texts[b])}
+            | {"texts_share": float(found.texts_share[b]), "slots_share": float(found.slots_share[b])}
+            | {"exposure": float(found.exposure[b]), "exposure_se": float(found.corrected[b])}
+            | {"exposure_se_superpopulation": finite(found.error[b]) if enough else None, "k_occurrence_skewness": hubness}
+            for b in np.flatnonzero(own.by_text.texts)
+        ]
+    return rows
+
+
+def _corrected(step: _Step, graph: Graph, asked: Found) -> list[dict[str, Any]]:
+    """Rows of exposure_corrected; none where nothing was corrected."""
+    if not asked.corrected:
+        return []
+    rows = []
+    for row in step.rows(graph._replace(files=asked.corrected)):
+        own = asked.kept[asked.interval == step.scope.texts.edges.index(row["interval"])]
+        kept = float(own.mean()) if len(own) and row["k"] == step.grid.neighbours else None
+        rows.append(row | {"correction": by_length.RECIPE, "neighbours_kept": kept})
+    return rows
+
+
+def _duplicates(
+    cluster: Cluster, grid: Tiling, layout: Layout, key: dict[str, Any], order: np.ndarray
+) -> list[dict[str, Any]]:
+    """The listed near-duplicates of all panels."""
+
+    def first(one: Duplicates, other: Duplicates) -> Duplicates:
+        return one.merged(other).first(grid.listed)
+
+    pairs = blocks.merged(cluster, grid, upper_triangle(grid.panels), Merging(_listed, first, "near-duplicates"))
+    places = order[pairs.labels]
+    ids, tokens = layout.ids[places.ravel()].reshape(-1, 2), layout.tokens[places]
+    turned = np.array([a > b for a, b in ids], dtype=bool)  # The smaller id stands first.
+    ids[turned], tokens[turned] = ids[turned, ::-1], tokens[turned, ::-1]
+    return [
+        key
+        | {"rank": rank, "text_id_a": a, "text_id_b": b, "cosine": float(cosine)}
+        | {"tokens_a": int(of_a), "tokens_b": int(of_b)}
+        for rank, (cosine, (a, b), (of_a, of_b)) in enumerate(zip(pairs.cosine, ids, tokens, strict=True), start=1)
+    ]
+
+
+def _listed(grid: Tiling, tiles: list[tuple[int, int]]) -> Duplicates:
+    """The near-duplicates of some super-tiles."""
+    lists = (blocks.read_duplicates(grid, i, j) for i, j in tiles)
+    return merge_tree(lists, lambda one, other: one.merged(other).first(grid.listed))
+
+
+LISTED, _AT_ONCE = 20, 1 << 20
+"""The length of a ranking, and of how many texts it is drawn up at a time."""
+
+
+def largest(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Where the largest values are, as many as a ranking has, ties by key; NaN is skipped."""
+    found = [np.zeros(0, np.int64)]
+    for start in range(0, len(values), _AT_ONCE):
+        own = values[start : start + _AT_ONCE]
+        known = np.flatnonzero(~np.isnan(own))
+        if len(known) > LISTED:  # Sort only these.
+            known = known[own[known] >= np.partition(own[known], -LISTED)[-LISTED]]
+        found.append(start + known)
+    every = np.concatenate(found)
+    return every[np.lexsort((keys[every], -values[every]))][:LISTED]
+
+
+def ranked(
+    key: dict[str, Any], ranking: str, places: np.ndarray, values: np.ndarray, layout: Layout
+) -> list[dict[str, Any]]:
+    """Rows of `collapsed_texts` for the ranking `nearness` or `hub`, from some texts that have the largest values."""
+    order = largest(values, layout.key[places])
+    return [
+        key
+        | {"ranking": ranking, "rank": rank, "text_id": text_id}
+        | {"tokens": int(layout.tokens[place]), "value": float(value)}
+        for rank, (place, value, text_id) in enumerate(
+            zip(places[order], values[order], layout.ids[places[order]], strict=True), start=1
+        )
+    ]

@@ -1,0 +1,163 @@
+"""Bounds and exact values of explicit pairs of texts, from factors in durable parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.steps import factors as factor_parts
+from tempscale_jobs.steps.socm_tables import Pairs
+from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.dispatch import Piece, run_tasks
+
+_GROUP_TEXTS, _GROUP_ROWS = 2048, 1 << 16
+"""Most texts of one side of a task, and most rows of their factors together: 100 MB at 384 dimensions."""
+
+_AT_ONCE = 4096
+"""Pairs whose means are in memory at the same time."""
+
+
+@dataclass(frozen=True)
+class FactorFiles:
+    """Parts of factors, and the place of each text in them."""
+
+    root: str
+    names: list[str]
+    part: dict[str, tuple[int, int]]
+    """(part, row) of every id."""
+    ranks: list[int]
+    """Rows of all factors of each part."""
+
+    @classmethod
+    def of(cls, run: Run, model: Model, temperature: Temperature, kind: str) -> FactorFiles:
+        """Read the ids and ranks of the parts in the folder `kind`."""
+        names = run.storage.list(run.place(kind, model, temperature))
+        part, ranks = {}, []
+        for number, name in enumerate(names):
+            table = run.storage.read_table(name, ["text_id", "rank"])
+            part.update({text_id: (number, row) for row, text_id in enumerate(table.column("text_id").to_pylist())})
+            ranks.append(int(np.sum(table.column("rank").to_numpy())))
+        return cls(run.storage.root, names, part, ranks)
+
+    def groups(self) -> np.ndarray:
+        """The group of consecutive parts that each part belongs to."""
+        texts = np.bincount([part for part, _ in self.part.values()], minlength=len(self.names)).tolist()
+        members = factor_parts.groups(texts, self.ranks, _GROUP_TEXTS, _GROUP_ROWS)
+        return np.repeat(np.arange(len(members)), [len(own) for own in members])
+
+
+class Wanted(NamedTuple):
+    """Pairs of texts: places in a list of ids."""
+
+    ids: np.ndarray
+    first: np.ndarray
+    second: np.ndarray
+
+    def some(self, chosen: np.ndarray) -> Wanted:
+        """Some of the pairs."""
+        return Wanted(self.ids, self.first[chosen], self.second[chosen])
+
+
+def exact_pairs(cluster: Cluster, files: FactorFiles, wanted: Wanted, analysis: Analysis) -> Pairs:
+    """d_μ, d_Σ and SOCM of explicit pairs."""
+    import torch
+
+    from tempscale.second_order.socm import socm_value
+
+    d_mu, d_sigma = np.empty(len(wanted.first)), np.empty(len(wanted.first))
+    for places, (own_mu, own_sigma) in _by_group(cluster, files, wanted, "exact", analysis.socm_regularization):
+        d_mu[places], d_sigma[places] = own_mu, own_sigma
+    value = socm_value(torch.from_numpy(d_mu), torch.from_numpy(d_sigma), analysis.socm_alpha, analysis.socm_beta).numpy()
+    return Pairs(wanted.first, wanted.second, d_mu, d_sigma, value)
+
+
+class Candidates(NamedTuple):
+    """What may be in a ranking."""
+
+    pairs: np.ndarray
+    """Which pairs, as booleans,"""
+    threshold: float
+    """and what they must reach."""
+
+
+def bounded(
+    cluster: Cluster, files: FactorFiles, wanted: Wanted, candidates: dict[str, Candidates], analysis: Analysis
+) -> dict[str, np.ndarray]:
+    """The pairs of each ranking whose bound d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖F_1F_2ᵀ‖_F)/4 still reaches the threshold."""
+    from tempscale.second_order.bounds import SLACK
+
+    most, d_mu = np.empty(len(wanted.first)), np.empty(len(wanted.first))
+    for places, (own_mu, own_bound) in _by_group(cluster, files, wanted, "bound", 0.0):
+        d_mu[places], most[places] = own_mu, own_bound
+    value = (1 - d_mu) ** analysis.socm_alpha * most**analysis.socm_beta
+    scores = {"socm": value, "same_mean": most}
+    return {name: own.pairs & (scores[name] >= own.threshold * (1 - SLACK)) for name, own in candidates.items()}
+
+
+def _by_group(
+    cluster: Cluster, files: FactorFiles, wanted: Wanted, what: str, epsilon: float
+) -> Iterator[tuple[np.ndarray, Any]]:
+    """Run one task for each two groups of parts that have a pair; yield the pairs' places and results."""
+    ids, first, second = wanted
+    if not len(first):
+        return
+    located = np.array([files.part[text_id] for text_id in ids.tolist()], dtype=np.int64).reshape(-1, 2)
+    group = files.groups()
+    one, other = group[located[first, 0]], group[located[second, 0]]
+    cell = one * (int(group.max()) + 1) + other
+    order = np.argsort(cell, kind="stable")
+    cells, starts = np.unique(cell[order], return_index=True)
+    members = np.split(order, starts[1:])
+
+    def pieces() -> Iterator[Piece]:
+        """The pairs of each two groups; their ids are taken when the piece is given out."""
+        for k in cluster.ordered(sorted(range(len(cells)), key=lambda k: -len(members[k]))):
+            places = members[k]
+            a, b = int(one[places[0]]), int(other[places[0]])
+            names = [tuple(files.names[p] for p in np.flatnonzero(group == g)) for g in (a, b)]
+            arguments = (files.root, tuple(names), (ids[first[places]], ids[second[places]]), what, epsilon)
+            yield Piece(k, arguments, f"pairs of factors {k}", cost=float(len(places)))
+
+    for piece, found in run_tasks(cluster, _work, pieces()):
+        yield members[piece.number], found
+
+
+def _work(
+    root: str, groups: tuple[tuple[str, ...], ...], pairs: tuple[np.ndarray, np.ndarray], what: str, epsilon: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """d_μ, and d_Σ (`what` is "exact") or its Frobenius bound, of pairs of ids of two groups of parts."""
+    import torch
+
+    from tempscale.second_order.nuclear import pair_frobenius
+    from tempscale.second_order.socm import socm_pairs, traces
+
+    torch.set_num_threads(1)
+    place, means, factors = dict[str, int](), list[Any](), list[Any]()
+    for names in dict.fromkeys(groups):
+        own_ids, own_means, own_factors = factor_parts.read(root, names)
+        place.update({text_id: len(factors) + k for k, text_id in enumerate(own_ids)})
+        means.append(own_means)
+        factors += own_factors
+    i, j = (np.array([place[text_id] for text_id in side.tolist()]) for side in pairs)
+    # Stack only the texts that occur in a pair.
+    used, inverse = np.unique(np.concatenate([i, j]), return_inverse=True)
+    own = [factors[k] for k in used]
+    i, j = inverse[: len(i)], inverse[len(i) :]
+    mean = torch.cat(means)[torch.from_numpy(used)]
+    if what == "exact":
+        found = socm_pairs(mean, own, i.tolist(), j.tolist(), regularization=epsilon)
+        return found.d_mu.numpy(), found.d_sigma.numpy()
+    trace, unit = traces(own).numpy(), mean.double().numpy()
+    cuts = [slice(start, start + _AT_ONCE) for start in range(0, len(i), _AT_ONCE)]
+    d_mu = np.minimum(np.concatenate([_squares(unit[i[cut]] - unit[j[cut]]) for cut in cuts]) / 4, 1.0)
+    return d_mu, np.maximum((trace[i] + trace[j] - 2 * pair_frobenius(own, i, j)) / 4, 0.0)
+
+
+def _squares(rows: np.ndarray) -> np.ndarray:
+    return np.asarray(np.einsum("nd,nd->n", rows, rows))

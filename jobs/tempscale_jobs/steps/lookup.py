@@ -1,0 +1,228 @@
+"""Copy what a cache has of a corpus into texts/, and give the other texts new shards.
+
+Digests of contents are exchanged over ranges of buckets, so that no process knows all texts and each bucket is read once:
+a task for each group of shards sorts its texts by digest, one for each range of buckets takes its share of all groups and
+looks it up, and one for each group writes what was found of it and what is absent, both in the source's order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tempscale.model import checkpoint
+from tempscale.model.loading import dimensions
+from tempscale_jobs.corpus.index import Shard
+from tempscale_jobs.corpus.shards import Texts, rewritten, source_row
+from tempscale_jobs.report.text import count
+from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached, of_unit
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.cache import BUCKETS, Cache, folder, is_foreign, key, known
+from tempscale_jobs.steps.scope import Scope
+from tempscale_jobs.tables.audit import texts
+from tempscale_jobs.workers.dispatch import results
+
+TEXTS_OF_A_GROUP, TEXTS_OF_A_RANGE = 131_072, 32_768
+"""About the texts of a group of shards, and those that one task looks up: 50 MB of embeddings at 384 dimensions."""
+_SORTED_ROWS = 16_384
+"""Texts of a row group: what a range of buckets does not need of a group of shards is not read."""
+_FOUND_ROWS = 1024
+"""The same of what was found, which a group of shards takes its share of."""
+_STORED_ROWS = 8192
+"""The same of texts/, of which some steps need a few texts."""
+_BY_CONTENT = [("content_sha", "ascending"), ("source_row", "ascending")]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The result of a look-up, kept so that a resumed run embeds the same texts even if the cache has changed."""
+
+    shards: tuple[Shard, ...]
+    """The texts to embed."""
+    found: int = 0
+    """Texts copied from the cache."""
+    ignored: dict[str, int] = field(default_factory=dict)
+    """How many files, keys and entries of the cache were not used, by reason."""
+
+    def in_words(self, texts: int) -> str:
+        """What came of the look-up of so many texts."""
+        unused = "".join(f"; not used: {number:,} {why}" for why, number in sorted(self.ignored.items()))
+        return f"{self.found:,} of {count(texts, 'text')} known{unused}"
+
+
+def look_up(scope: Scope, cache: Cache | None) -> Plan:
+    """Copy the texts that the cache has under every temperature into texts/; write and return shards of the others."""
+    run, model, index, name = scope.run, scope.model, scope.index, planned(scope.run, scope.model)
+    if run.storage.exists(name):
+        data = run.storage.read_json(name)
+        return Plan(
+            index.shards if data["shards"] is None else tuple(Shard(**shard) for shard in data["shards"]),
+            data["found"],
+            data.get("ignored", {}),
+        )
+    for temperature in run.temperatures:  # Parts of an unfinished look-up, and of texts that it left to embed.
+        place = run.place("texts", model, temperature)
+        if any("/part-cached-" in part for part in run.storage.list(place)):
+            run.storage.remove(place)
+    plan = Plan(index.shards)
+    if cache is not None:
+        plan = look_up_all(scope, cache)
+        if plan.found:
+            note = f"{model.label}: {plan.found} of {index.analysed} texts from the cache, whose last digits may differ"
+            run.storage.write_json(f"{run.place(EXCEPTIONS, model)}/cache.json", note)
+    # Without a cache the index has the shards, whether or not a later session has one.
+    run.storage.write_json(name, asdict(plan) if cache is not None else {"shards": None, "found": 0})
+    return plan
+
+
+def planned(run: Run, model: Model) -> str:
+    """The file with what a model embeds, and what came from the cache."""
+    return f"{run.place('partials/cache', model)}/plan.json"
+
+
+def ignored(run: Run, model: Model) -> dict[str, int]:
+    """How many files, keys and entries of the cache were not used, by reason."""
+    name = planned(run, model)
+    found: dict[str, int] = run.storage.read_json(name).get("ignored", {}) if run.storage.exists(name) else {}
+    return found
+
+
+class Exchange(NamedTuple):
+    """What all tasks of a look-up know."""
+
+    storage: Storage
+    cache: str
+    keys: list[str]
+    """The folder of each temperature in the cache,"""
+    texts: list[str]
+    """and in texts/."""
+    scratch: str
+    dim: int
+    """Dimensions of the model's embeddings."""
+
+    def found(self, temperature: int, part: int) -> str:
+        """What one range of buckets has under one temperature, in the source's order."""
+        return f"{self.scratch}/found-{temperature:08d}-{part:08d}.parquet"
+
+    def absent(self, part: int) -> str:
+        """The places of the texts that one range of buckets does not have."""
+        return f"{self.scratch}/absent-{part:08d}.parquet"
+
+
+def look_up_all(scope: Scope, cache: Cache) -> Plan:
+    """Look all texts of a source up."""
+    run, cluster, model, index = scope.run, scope.cluster, scope.model, scope.index
+    contents = Texts(scope.source, scope.encoding, "")
+    store, keys = Storage(cache.root), [key(cache, cluster, model, t) for t in run.temperatures]
+    if foreign := sum(is_foreign(store, values) for values in keys):
+        return Plan(index.shards, 0, {"folders are of other settings": foreign})
+    how = Exchange(
+        run.storage,
+        store.root,
+        [folder(values) for values in keys],
+        [run.place("texts", model, t) for t in run.temperatures],
+        f"{run.place('partials/cache', model)}/exchanged",
+        dimensions(checkpoint.resolve(model.name)),
+    )
+    groups = [(first, [shard.name for shard in own]) for first, own in _groups(index.shards)]
+    results(cluster, sort_group, [(how, *group) for group in groups], "shards for the cache")
+    parts = min(BUCKETS, -(-index.analysed // TEXTS_OF_A_RANGE))
+    cuts = pairwise(BUCKETS * k // parts for k in range(parts + 1))
+    firsts = [first for first, _ in groups]
+    ranges = [(how, firsts, range(*between), k) for k, between in enumerate(cuts)]
+    looked_up = results(cluster, look_up_range, ranges, "look-up")
+    counts, ignored = [number for number, _ in looked_up], sum((own for _, own in looked_up), Counter[str]())
+    shards = index.shards
+    if any(counts):
+        target = run.place("shards", model)
+        work = [(how, contents, group, counts, target) for group in groups]
+        written = results(cluster, write_hits, work, "shards to embed")
+        shards = tuple(Shard(*shard) for own in written for shard in own)
+    run.storage.remove(how.scratch)
+    return Plan(shards, sum(counts), dict(ignored))
+
+
+def _groups(shards: Sequence[Shard]) -> list[tuple[int, list[Shard]]]:
+    """Consecutive shards of about as many texts as a unit of a source has, each group with the number of its first."""
+    groups, texts = list[tuple[int, list[Shard]]](), TEXTS_OF_A_GROUP
+    for number, shard in enumerate(shards):
+        if texts >= TEXTS_OF_A_GROUP:
+            groups.append((number, []))
+            texts = 0
+        groups[-1][1].append(shard)
+        texts += shard.texts
+    return groups
+
+
+def sorted_name(first: int) -> str:
+    """The texts of a group of shards by their contents, the same for all models; `first` is its first shard."""
+    return f"{of_unit('contents', first)}.parquet"
+
+
+def sort_group(how: Exchange, first: int, names: list[str]) -> None:
+    """Write the texts of a group of shards, without what they say, in the order of their contents."""
+    if how.storage.exists(sorted_name(first)):
+        return
+    tables = []
+    for number, name in enumerate(names, first):
+        table = how.storage.read_table(name, ["content_sha", "text_id", "cut", "document"])
+        places = source_row(number, np.arange(table.num_rows, dtype=np.int64))
+        tables.append(table.append_column("source_row", pa.array(places)))
+    # Hexadecimal digits sort like numbers, so a range of the sorted digests is a range of buckets.
+    whole = pa.concat_tables(tables).sort_by(_BY_CONTENT)
+    how.storage.write_table(sorted_name(first), whole, rows_of_group=_SORTED_ROWS)
+
+
+def look_up_range(how: Exchange, groups: list[int], buckets: range, number: int) -> tuple[int, Counter[str]]:
+    """Write the texts of a range of buckets that every key has, and the places of the others.
+
+    Return how many it has, and what of the cache was not used.
+    """
+    ends = f"{buckets[0]:02x}", f"{buckets[-1] + 1:02x}" if buckets[-1] + 1 < BUCKETS else None
+    wanted = pa.concat_tables([how.storage.read_range(sorted_name(group), "content_sha", *ends) for group in groups])
+    wanted = wanted.sort_by("source_row")
+    store, tables, ignored = Storage(how.cache), list[pa.Table](), Counter[str]()
+    everywhere = set(wanted.column("content_sha").to_pylist())
+    for place in how.keys:
+        held = known(store, place, buckets, everywhere, how.dim)
+        ignored += held.ignored
+        tables.append(held.texts)
+        everywhere &= set(tables[-1].column("content_sha").to_pylist())
+    hit = pc.is_in(wanted.column("content_sha"), pa.array(sorted(everywhere), pa.string()))
+    hits = wanted.filter(hit)
+    for k, table in enumerate(tables if everywhere else ()):
+        rows = table.take(pc.index_in(hits.column("content_sha"), table.column("content_sha").combine_chunks()))
+        columns = {column: rows.column(column) for column in rows.column_names}
+        columns |= {"truncated": pc.or_(rows.column("truncated"), hits.column("cut"))}
+        columns |= {column: hits.column(column) for column in ("text_id", "document", "source_row")}
+        how.storage.write_table(how.found(k, number), texts(how.dim).build(columns), rows_of_group=_FOUND_ROWS)
+    absent = wanted.filter(pc.invert(hit)).select(["source_row"])
+    how.storage.write_table(how.absent(number), absent, rows_of_group=_SORTED_ROWS)
+    return int(hits.num_rows), ignored
+
+
+def write_hits(
+    how: Exchange, contents: Texts, group: tuple[int, list[str]], found: list[int], target: str
+) -> list[tuple[str, int, int]]:
+    """Write what was found of a group of shards to texts/, and the others as new shards; return what is known of these.
+
+    A group is the number of its first shard, and the names of all.
+    """
+    first, names = group
+    own = "source_row", source_row(first, 0), source_row(first + len(names), 0)
+    for k, place in enumerate(how.texts):
+        tables = [how.storage.read_range(how.found(k, n), *own) for n, count in enumerate(found) if count]
+        table = pa.concat_tables(tables)
+        if table.num_rows:
+            how.storage.write_table(cached(place, first), table.sort_by("source_row"), rows_of_group=_STORED_ROWS)
+    absent = [how.storage.read_range(how.absent(n), *own).column("source_row") for n in range(len(found))]
+    shard, row = np.divmod(np.sort(np.concatenate([column.to_numpy() for column in absent])), source_row(1, 0))
+    rows = {name: row[shard == number] for number, name in enumerate(names, first)}
+    return rewritten(how.storage, contents, rows, target, first)

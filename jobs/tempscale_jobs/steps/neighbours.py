@@ -1,0 +1,282 @@
+"""Nearest texts: those that the tiles found for every text, merged; and those of texts that ask the whole corpus.
+
+Both are written twice: as `neighbours`, with ids, and as numbers that are counted and then removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.collapse.aggregates import Block, Precision, merge_tree
+from tempscale.collapse.cosine import nearest, nearest_corrected, rounded
+from tempscale.collapse.neighbours import NOBODY, Nearest
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.runs.folder import Run, numbered
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps import blocks
+from tempscale_jobs.steps.blocks import Tiling
+from tempscale_jobs.steps.layout import Layout, rows_of
+from tempscale_jobs.steps.scope import Embedded
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import NEIGHBOURS
+from tempscale_jobs.workers.dispatch import Piece, later, run_tasks, share
+
+ASKING = 4096
+"""Texts that ask together: their embeddings are with a task beside a block."""
+
+
+class Names(NamedTuple):
+    """The ids of texts by their labels. Only tasks hold those of all texts."""
+
+    ids: pa.Array
+    labels: np.ndarray | None
+    """The labels of these texts, ascending; None where they are all."""
+
+    def of(self, label: np.ndarray) -> pa.Array:
+        """The ids of the texts with these labels."""
+        return self.ids.take(pa.array(label if self.labels is None else np.searchsorted(self.labels, label)))
+
+
+@dataclass(frozen=True)
+class Labels:
+    """The texts of a corpus by the labels that tiles call them by."""
+
+    scope: Embedded
+    order: np.ndarray
+    """The place in canonical order of each label."""
+    every: Any = None
+    """A reference to the names of all; None where each task is given those that it needs."""
+
+    @classmethod
+    def of(cls, scope: Embedded, temperature: Temperature, all_names: bool) -> Labels:
+        """The labels of a scope's texts; with `all_names` a task reads the names of all."""
+        order = scope.texts.by_label()
+        if not all_names:
+            return cls(scope, order)
+        files = scope.run.storage.list(scope.run.place("texts", scope.model, temperature))
+        return cls(scope, order, later(_all_names, scope.run.storage, files, scope.texts.stored[order]))
+
+    def names(self, labels: np.ndarray) -> Any:
+        """The names of the texts with these labels, or a reference to those of all."""
+        if self.every is not None:
+            return self.every
+        known = labels[labels != NOBODY]
+        return Names(pa.array(self.scope.texts.ids[self.order[known]], pa.string()), known)
+
+    def labels_of(self, places: np.ndarray) -> np.ndarray:
+        """The labels of the texts at these places."""
+        rank = np.empty(len(self.order), np.int32)
+        rank[self.order] = np.arange(len(self.order), dtype=np.int32)
+        return np.asarray(rank[places])
+
+
+def _all_names(storage: Storage, files: list[str], stored: np.ndarray) -> Names:
+    ids = pa.chunked_array([own for (column,) in storage.columns(files, ["text_id"]) for own in column.chunks], pa.string())
+    return Names(ids.take(pa.array(stored)).combine_chunks(), None)
+
+
+def merge(grid: Tiling, neighbours: str, bounds: list[tuple[int, int]], labels: Labels) -> list[str]:
+    """Merge and write the neighbours of every panel's texts; return the parts with their numbers.
+
+    `bounds` are [start, stop) of each block.
+    """
+    starts, order = [bounds[grid.panel(k)[0]][0] for k in range(grid.panels)], share(labels.order)
+    pieces = [
+        Piece(k, (grid, _Panel(k, start, neighbours), labels.every, order), f"panel {k}") for k, start in enumerate(starts)
+    ]
+    for _ in run_tasks(labels.scope.cluster, _merge_panel, pieces):
+        pass
+    return [grid.found("corpus", k) for k in range(grid.panels)]
+
+
+class _Panel(NamedTuple):
+    """A panel whose neighbours are merged."""
+
+    number: int
+    start: int
+    """The place of the first of its texts."""
+    neighbours: str
+    """The folder of the merged ones."""
+
+
+def _merge_panel(grid: Tiling, panel: _Panel, names: Names, order: np.ndarray) -> None:
+    """Merge the neighbours of one panel's texts in the order of the grid."""
+    own, start, neighbours = panel
+    lists = (
+        blocks.read_near(grid, own, other, "rows") if own <= other else blocks.read_near(grid, other, own, "columns")
+        for other in range(grid.panels)
+    )
+    near, done = merge_tree(lists, Nearest.merged), 0
+    for block in grid.panel(own):
+        ids = grid.storage.read_table(grid.block(block), ["text_id"]).column("text_id").combine_chunks()
+        here = slice(done, done + len(ids))
+        one = Nearest(near.cosine[here], near.label[here])
+        grid.storage.write_table(numbered(neighbours, block), _graph(one, ids, names))
+        done += len(ids)
+    _write_found(grid.storage, grid.found("corpus", own), np.arange(start, start + done), near, order)
+
+
+def _graph(near: Nearest, ids: pa.Array, names: Names) -> pa.Table:
+    """The table `neighbours` of some texts."""
+    found = near.label != NOBODY
+    offsets = pa.array(np.concatenate([[0], np.cumsum(found.sum(1))]), pa.int32())
+    columns = {
+        "text_id": ids,
+        "neighbours": pa.ListArray.from_arrays(offsets, names.of(near.label[found])),
+        "cosines": pa.ListArray.from_arrays(offsets, pa.array(near.cosine[found])),
+    }
+    return NEIGHBOURS.build(columns)
+
+
+def _write_found(storage: Storage, name: str, asker: np.ndarray, near: Nearest, order: np.ndarray) -> None:
+    """Write whose nearest texts are at which places in canonical order."""
+    place = np.where(near.label == NOBODY, NOBODY, order[np.where(near.label == NOBODY, 0, near.label)])
+    columns = {"asker": asker.astype(np.int32), "place": parts.fixed_lists(place.astype(np.int32))}
+    storage.write_table(name, parts.found(place.shape[1]).build(columns))
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Texts of a run that ask a corpus for their nearest: queries, or texts of the corpus itself."""
+
+    run: Run
+    layout: Layout
+    places: np.ndarray
+    """Which of its texts ask."""
+    numbers: np.ndarray
+    """The number of each of these among those that can ask: a text's place, or a query's number."""
+    own: bool
+    """Whether they are texts of the corpus, which are no neighbours of themselves."""
+    taken: Sequence[np.ndarray] | None = None
+    """What is taken off the cosines of each block's texts, so that they are found by corrected similarity too."""
+    plain: bool = True
+    """Whether the nearest by cosine are written."""
+
+
+CORRECTED = "partials/neighbours_corrected"
+"""The folder of the nearest texts by corrected similarity."""
+
+
+class Found(NamedTuple):
+    """What texts that asked have found."""
+
+    files: list[str]
+    """The parts with the numbers of their nearest texts by cosine;"""
+    corrected: list[str]
+    """by corrected similarity;"""
+    kept: np.ndarray
+    """and of each, the share of its nearest texts that are the same by both,"""
+    interval: np.ndarray
+    """and its interval."""
+
+
+def ask(temperature: Temperature, grid: Tiling, asking: Asking, corpus: Labels) -> Found:
+    """Find the nearest texts of some in all blocks of the corpus, and write them."""
+    cluster, model, taken = corpus.scope.cluster, corpus.scope.model, asking.taken
+    files = asking.run.storage.list(asking.run.place("texts", model, temperature))
+    groups = [slice(k, k + ASKING) for k in range(0, len(asking.places), ASKING)]
+    labels = np.full(len(asking.places), NOBODY, np.int32)
+    if asking.own:
+        labels = corpus.labels_of(asking.places)
+    asked: dict[int, Any] = {}
+    """The embeddings of a group, until all panels have seen them."""
+    seen, near = dict.fromkeys(range(len(groups)), 0), dict[int, tuple[Nearest, ...]]()
+
+    def searches() -> Iterator[Piece]:
+        """Each group and panel; the embeddings of a group are read for the first of its panels."""
+        for group, panel in cluster.ordered([(g, p) for g in range(len(groups)) for p in range(grid.panels)]):
+            if group not in asked:
+                rows = asking.layout.parts_and_rows(asking.places[groups[group]])
+                asked[group] = later(_read, asking.run.storage, files, rows, labels[groups[group]], grid.precision)
+            off = None if taken is None else [taken[number] for number in grid.panel(panel)]
+            arguments = (grid, panel, asked[group], grid.neighbours + asking.own, off)
+            yield Piece((group, panel), arguments, f"asking {group}, {panel}")
+
+    for piece, own in run_tasks(cluster, _nearest, searches()):
+        group, _ = piece.number
+        near[group] = tuple(a.merged(b) for a, b in zip(near[group], own, strict=True)) if group in near else own
+        seen[group] += 1
+        if seen[group] == grid.panels:
+            del asked[group]
+    if asking.own:
+        near = {k: tuple(_others(one, labels[groups[k]]) for one in own) for k, own in near.items()}
+    known = np.unique(np.concatenate([labels, *(one.label.ravel() for own in near.values() for one in own)]))
+    names, order, who = corpus.names(known), share(corpus.order), "corpus" if asking.own else "queries"
+    to = [
+        (who, asking.run.place("neighbours", model, temperature)),
+        (f"{who}-corrected", asking.run.place(CORRECTED, model, temperature)),
+    ]
+    lists = [*([0] if asking.plain else []), *([1] if taken is not None else [])]
+
+    def answers() -> Iterator[Piece]:
+        """Each group and list."""
+        for k, list_of in cluster.ordered([(k, list_of) for list_of in lists for k in range(len(groups))]):
+            here, (name, where) = groups[k], to[list_of]
+            ids: Any = labels[here] if asking.own else pa.array(asking.layout.ids[asking.places[here]], pa.string())
+            own = _Answer(ids, asking.numbers[here], near[k][list_of])
+            places = (asking.run.storage, numbered(where, k)), (grid.storage, grid.found(name, k))
+            yield Piece((k, list_of), (own, *places, names, order), f"answers {k}, {list_of}")
+
+    for _ in run_tasks(cluster, _write_answer, answers()):
+        pass
+    names_of = [[grid.found(who, k) for k in range(len(groups))] for who, _ in to]
+    kept = [_kept(*near[k]) for k in range(len(groups))] if taken is not None else [np.zeros(0)]
+    return Found(
+        names_of[0] if asking.plain else [], names_of[1] if taken is not None else [], np.concatenate(kept),
+        asking.layout.interval[asking.places],
+    )  # fmt: skip
+
+
+def _kept(plain: Nearest, corrected: Nearest) -> np.ndarray:
+    """The share of each text's nearest texts that are the same in both lists."""
+    there = plain.label != NOBODY
+    same = (plain.label[:, :, None] == corrected.label[:, None, :]).any(2) & there
+    return np.asarray(same.sum(1) / np.maximum(there.sum(1), 1))
+
+
+def _read(
+    storage: Storage, files: list[str], rows: tuple[np.ndarray, np.ndarray], labels: np.ndarray, precision: Precision
+) -> Block:
+    """The texts in these rows of these parts, as one side of a tile."""
+    embeddings = rounded(rows_of(storage, files, *rows), precision)
+    return Block(embeddings, np.zeros(len(labels), np.int64), labels)
+
+
+def _nearest(grid: Tiling, panel: int, asking: Block, k: int, taken: list[np.ndarray] | None) -> tuple[Nearest, ...]:
+    """The nearest texts of one panel, by cosine and, where something is `taken` off that, by what is left."""
+    read = (blocks.read_block(grid, number, grid.precision) for number in grid.panel(panel))
+    if taken is None:
+        return (nearest(asking, read, k),)
+    return nearest_corrected(asking, zip(read, taken, strict=True), k)
+
+
+def _others(near: Nearest, labels: np.ndarray) -> Nearest:
+    """The nearest texts without the asking text itself, or without the farthest where it is not among them."""
+    itself = near.label == labels[:, None]
+    itself[~itself.any(1), -1] = True
+    shape = len(near.label), near.label.shape[1] - 1
+    return Nearest(near.cosine[~itself].reshape(shape), near.label[~itself].reshape(shape))
+
+
+class _Answer(NamedTuple):
+    """The nearest texts of some that asked."""
+
+    asked: pa.Array | np.ndarray
+    """The ids of these, or their labels where they are of the corpus."""
+    numbers: np.ndarray
+    near: Nearest
+
+
+def _write_answer(
+    answer: _Answer, graph: tuple[Storage, str], found: tuple[Storage, str], names: Names, order: np.ndarray
+) -> None:
+    """Write the nearest texts of some that asked: as a graph with ids, and by place to be counted."""
+    ids = names.of(answer.asked) if isinstance(answer.asked, np.ndarray) else answer.asked
+    storage, name = graph
+    storage.write_table(name, _graph(answer.near, ids, names))
+    _write_found(*found, answer.numbers, answer.near, order)

@@ -1,0 +1,169 @@
+"""The prefix probe: it embeds the same long texts cut to 32, 64, … tokens, and so separates length from topic."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.collapse.length import CosineSums, text_means
+from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL, VALUES_FOR_AN_ERROR
+from tempscale.stats.errors import documents_error, finite_population, within_error
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.runs.folder import means_by_text
+from tempscale_jobs.runs.journal import Stage
+from tempscale_jobs.steps import pieces
+from tempscale_jobs.steps.layout import Layout
+from tempscale_jobs.steps.scope import Embedded
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.audit import PREFIX_PROBE
+from tempscale_jobs.tables.columns import finite
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.dispatch import missing
+
+SHORTEST_PREFIX = 32
+CHUNK = 8
+_FIRST_TEXTS, _MOST_TEXTS, _ROUNDS = 64, 1000, 3
+"""Texts that a wanted error begins with, and ends with at most; three rounds, because the first errors are rough."""
+PREFIXES = "partials/prefixes"
+"""The folder of the prefixes' embeddings, 8 texts in a part."""
+
+
+def probe(scope: Embedded) -> None:
+    """Embed the prefixes of some texts under every temperature and write the table of the probe.
+
+    These are `probe_sample` texts, or as many as the wanted error of the prefix gap takes; none if fewer than 30 are long
+    enough for two prefixes.
+    """
+    if scope.analysis.probe_sample == 0:
+        return
+    with scope.journal.stage(scope.named("prefix probe")) as stage:
+        lengths = prefixes(scope.texts, scope.model.max_length)
+        eligible = np.flatnonzero(scope.texts.tokens >= lengths[-1]) if lengths else np.zeros(0, np.int64)
+        if len(eligible) < 2 or not lengths:
+            stage.note = "left out: too few texts are long enough"
+            return
+        size = _embed(scope, eligible, lengths, stage)
+        population = scope.texts.population(len(eligible))
+        for temperature in scope.run.temperatures:
+            _tabulate(scope, temperature, _means(scope, temperature, size), population)
+        stage.note = f"{size:,} long texts at {', '.join(map(str, lengths))} tokens"
+
+
+def _embed(scope: Embedded, eligible: np.ndarray, lengths: list[int], stage: Stage) -> int:
+    """Embed the prefixes of as many texts as are asked for, or as the wanted error takes; return how many these are."""
+    layout, analysis = scope.texts, scope.analysis
+    size = min(_FIRST_TEXTS if analysis.probe_sample is None else analysis.probe_sample, len(eligible))
+    for left in range(_ROUNDS)[::-1]:
+        _write(scope, layout.ids[layout.sample(size, eligible)].tolist(), lengths, stage)
+        if analysis.probe_sample is not None or not left:
+            break
+        errors = [gap_error(_means(scope, t, size)) for t in scope.run.temperatures]
+        more = size * max(1.0, max(errors) / analysis.probe_se) ** 2
+        more = min(CHUNK * math.ceil(more / CHUNK), _MOST_TEXTS, len(eligible))
+        if more <= size:
+            break
+        size = more
+    return size
+
+
+def _write(scope: Embedded, sample: list[str], lengths: list[int], stage: Stage) -> None:
+    """Embed the pieces of the sample that are missing; a larger sample begins with the same pieces."""
+    left = missing(scope.run.storage, pieces.of_sample(scope.run, scope.model, sample, CHUNK, [PREFIXES]))
+    index = scope.texts.within(scope.index, pieces.ids_of(left))
+    work = pieces.with_texts(scope.run.storage, index, left)
+    work = [piece._replace(arguments=(*piece.arguments, lengths)) for piece in work]
+    for piece, _ in scope.crew.run(write_prefixes, work):
+        stage.advance(piece.size)
+
+
+def prefixes(layout: Layout, max_length: int) -> list[int]:
+    """32, 64, … up to the longest prefix that at least 30 texts reach; empty if that is fewer than two."""
+    found = [n for n in up_to(max_length) if int((layout.tokens >= n).sum()) >= TEXTS_FOR_AN_INTERVAL]
+    return found if len(found) >= 2 else []
+
+
+def up_to(max_length: int) -> list[int]:
+    """32, 64, … up to the window."""
+    return [SHORTEST_PREFIX << k for k in range(max(0, (max_length // SHORTEST_PREFIX).bit_length()))]
+
+
+def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table, lengths: list[int]) -> None:
+    """Embed each text at every prefix and write one chunk's embeddings, one part for each temperature."""
+    from tempscale.model.tokens import Tokens
+
+    texts = work.column("text").to_pylist()
+    # All prefixes of all texts in one plan of micro-batches: short ones of many texts run together.
+    each = [worker.encoder.tokenizer(texts, length) for length in lengths]
+    tokens = Tokens([ids for own in each for ids in own.ids], [cut for own in each for cut in own.truncated])
+    ids = pa.concat_arrays([work.column("text_id").combine_chunks()] * len(lengths))
+    prefix = pa.array(np.repeat(lengths, len(texts)), pa.int32())
+    padded = worker.encoder.padded(tokens)
+    for temperature in worker.temperatures:
+        worker.encoder.set_temperature(temperature)
+        with worker.noting(f"probe {number} under τ {temperature.slug}"):
+            out = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded)
+        columns = {"text_id": ids, "prefix_tokens": prefix, "embedding": parts.fixed_lists(out.embeddings.numpy())}
+        worker.storage.write_table(worker.part(PREFIXES, temperature, number), pa.table(columns))
+
+
+class _Means(NamedTuple):
+    """Each probed text's mean cosine with the others at each prefix; one row a text and prefix, prefixes ascending."""
+
+    ids: np.ndarray
+    prefix: np.ndarray
+    inside: np.ndarray
+    documents: pa.Array
+
+
+def _means(scope: Embedded, temperature: Temperature, texts: int) -> _Means:
+    """The means of the first `texts` texts of the probe."""
+    run, model, layout = scope.run, scope.model, scope.texts
+    names = [run.part(PREFIXES, model, temperature, number) for number in range(math.ceil(texts / CHUNK))]
+    table = pa.concat_tables([run.storage.read_table(name) for name in names])
+    prefix, embeddings = table.column("prefix_tokens").to_numpy(), parts.matrix(table, "embedding")
+    order, inside = np.argsort(prefix, kind="stable"), []
+    for length in np.unique(prefix):
+        here = embeddings[prefix == length]
+        one = np.zeros(len(here), dtype=np.int64)
+        inside.append(text_means(here, one, CosineSums.of(here, one, 1))[:, 0])
+    ids = np.array(table.column("text_id").to_pylist(), dtype=object)[order]
+    return _Means(ids, prefix[order], np.concatenate(inside), layout.documents_of(layout.places(ids.tolist())))
+
+
+def gap_error(means: _Means) -> float:
+    """The error of the prefix gap; that of independent texts where there are too few documents."""
+    ends = [means.prefix == end for end in (means.prefix.max(), means.prefix.min())]
+    gap = means.inside[ends[0]] - means.inside[ends[1]]
+    plain = within_error(gap.var(ddof=1), len(gap))
+    return _elsewhere(gap, means.documents.filter(pa.array(ends[0])), plain) or plain
+
+
+def _tabulate(scope: Embedded, temperature: Temperature, means: _Means, population: float) -> None:
+    """Write the mean cosine over all pairs at each prefix, and each text's mean."""
+    run, model, rows = scope.run, scope.model, []
+    for length in np.unique(means.prefix):
+        here = means.prefix == length
+        own = means.inside[here]
+        error = within_error(own.var(ddof=1), len(own)) if len(own) >= VALUES_FOR_AN_ERROR else None
+        rows.append(
+            run.key(model, temperature)
+            | {"prefix_tokens": int(length), "texts": len(own), "cosine_mean": float(own.mean())}
+            | {"cosine_se": None if error is None else error * finite_population(len(own), population)}
+            | {"cosine_se_superpopulation": _elsewhere(own, means.documents.filter(pa.array(here)), error)}
+        )
+    place = run.place("partials/probe", model, temperature)
+    correction = finite_population(rows[-1]["texts"], population)
+    run.storage.write_json(f"{place}/done.json", {"correction": correction})
+    columns = {"text_id": means.ids, "group": means.prefix, "inside": means.inside, "overall": means.inside}
+    run.storage.write_table(means_by_text(place), parts.TEXT_MEANS.build(columns | {"document": means.documents}))
+    run.storage.write_table(f"{place}/prefix_probe.parquet", PREFIX_PROBE.build_rows(rows))
+
+
+def _elsewhere(means: np.ndarray, documents: pa.Array, error: float | None) -> float | None:
+    """The error over corpora of other documents: `error` where texts come without documents, None for too few."""
+    if documents.null_count:
+        return error
+    return finite(documents_error([means], [2.0], [documents.to_numpy()]))

@@ -1,0 +1,142 @@
+"""List a cache and make it smaller: remove unused keys and texts that no run has, and merge small files."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tempscale_jobs.errors import Damaged, RunError, UsageError
+from tempscale_jobs.runs.folder import finished
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.cache import BUCKETS, KEY, write_bucket
+from tempscale_jobs.urls import masked
+
+_OURS = re.compile(r"(?:bucket-[0-9]{3}/)?[0-9a-f]{24}\.parquet")
+"""Names of files that a cache writes below a key, or below a bucket."""
+_ABANDONED_SECONDS = 86_400
+"""An unfinished file that has not changed for so long belongs to no live run."""
+
+
+class Held(NamedTuple):
+    """One key of a cache and the size of its contents."""
+
+    place: str
+    values: dict[str, Any]
+    texts: int
+    files: int
+    bytes: int
+
+
+def listed(root: str) -> list[Held]:
+    """Every key of a cache, the last used first.
+
+    Raises:
+        UsageError: the folder is no cache.
+    """
+    store = Storage(root)
+    store.check_reachable()
+    keys = [name.removesuffix(f"/{KEY}") for name in store.list("") if name.endswith(f"/{KEY}")]
+    if not keys:
+        raise UsageError(f"'{masked(root)}' holds no cache; give the folder that --cache named")
+    entries = [entry for place in keys if (entry := _contents_of(store, place)) is not None]
+    return sorted(entries, key=lambda one: (one.values["last_used"], one.place), reverse=True)
+
+
+def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[[str], None] = lambda text: None) -> int:
+    """Remove keys unused for `unused_days` and texts in none of the runs `keep`, merge each bucket; return the bytes freed.
+
+    A run may use the cache at the same time: a file is removed only after the file that replaces it is written.
+
+    Raises:
+        UsageError: the folder is no cache, or one to keep is no finished run.
+    """
+    store, entries = Storage(root), listed(root)
+    wanted = _contents(keep) if keep else None
+    store.sweep(_ABANDONED_SECONDS)
+    today = datetime.datetime.now(datetime.UTC).date()
+    for one in entries:
+        on_key(f"{one.values['name']}, τ {one.values['temperature']}")
+        age = (today - datetime.date.fromisoformat(one.values["last_used"])).days
+        if unused_days is not None and age >= unused_days:
+            for name in [f"{one.place}/{KEY}", *_files(store, one.place)]:
+                store.remove(name)
+            store.remove_empty(one.place)  # A run may write there at this time.
+            continue
+        for number in range(BUCKETS):
+            _merge(store, one.place, number, wanted)
+    left = [_contents_of(store, one.place) for one in entries if store.exists(f"{one.place}/{KEY}")]
+    return sum(one.bytes for one in entries) - sum(one.bytes for one in left if one is not None)
+
+
+def _contents_of(store: Storage, place: str) -> Held | None:
+    """What a key holds; None where what its file says is damaged, which the next run writes again, or is no key's."""
+    try:
+        values = store.read_json(f"{place}/{KEY}")
+        datetime.date.fromisoformat(values["last_used"])
+    except (RunError, TypeError, KeyError, ValueError):
+        return None
+    if not all(isinstance(values.get(name), str) for name in ("name", "temperature")):
+        return None
+    files = _files(store, place)
+    rows = sum(_rows(store, name) for name in files)
+    return Held(place, values, rows, len(files), sum(store.size(name) for name in files))
+
+
+def _files(store: Storage, place: str) -> list[str]:
+    """The files that a cache itself wrote below a folder, by their names."""
+    return [name for name in store.list(place) if _OURS.fullmatch(name.removeprefix(f"{place}/"))]
+
+
+def _rows(store: Storage, name: str) -> int:
+    """The number of texts in a file; 0 where it is damaged."""
+    try:
+        return store.rows(name)
+    except (OSError, RunError):
+        return 0
+
+
+def _contents(runs: list[str]) -> set[str]:
+    """The digests of all texts of some runs."""
+    found: set[str] = set()
+    for folder in runs:
+        storage = finished(folder, "--keep ", "; give run folders whose texts are to be kept")
+        if not (names := storage.list("texts")):
+            raise UsageError(f"'{masked(folder)}' no longer holds its texts: they were pruned; give runs that hold theirs")
+        for name in names:
+            found.update(storage.read_table(name, ["content_sha"]).column("content_sha").to_pylist())
+    return found
+
+
+def _merge(store: Storage, place: str, number: int, wanted: set[str] | None) -> None:
+    """Replace a bucket's files by one that has each wanted text once."""
+    tables = _readable(store, f"{place}/bucket-{number:03d}")
+    # Files of other columns or dimensions than the first stay as they are: no run uses them.
+    tables = {name: table for name, table in tables.items() if table.schema.equals(next(iter(tables.values())).schema)}
+    if not tables or (len(tables) == 1 and wanted is None):
+        return
+    table = pa.concat_tables(tables.values()).combine_chunks()
+    shas = table.column("content_sha").to_pylist()
+    first = {sha: row for row, sha in reversed(list(enumerate(shas))) if wanted is None or sha in wanted}
+    kept = write_bucket(store, place, number, table.take([first[sha] for sha in sorted(first)])) if first else None
+    for name in tables:
+        if name != kept:
+            with suppress(FileNotFoundError):
+                store.remove(name)
+
+
+def _readable(store: Storage, bucket: str) -> dict[str, pa.Table]:
+    """The files of a bucket by name; those that are damaged are removed, and their texts embedded again."""
+    found = dict[str, pa.Table]()
+    for name in _files(store, bucket):
+        try:
+            found[name] = store.read_table(name)
+        except Damaged:
+            store.remove(name)
+        except (OSError, RunError):
+            continue
+    return found

@@ -1,0 +1,81 @@
+"""Whether neighbours in the source are alike, so that they may be parts of documents that nobody named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tempscale.stats.order import beside
+from tempscale_jobs.runs.folder import Model, Run, all_means_by_text, place
+from tempscale_jobs.steps.scope import Embedded
+
+_SHARDS = 256
+"""Shards that are looked at; of more, stretches of four that lie evenly in the source."""
+_STRETCH = 4
+_EMBEDDINGS, _EMBEDDINGS_STRETCHES = 16_384, 64
+"""Embeddings of one's own in a stretch, and stretches of these."""
+_PAIRS = 1024
+"""Neighbours whose own cosine is taken."""
+_ERRORS = 4.0
+_LEAST_FACTOR = 1.2
+"""Errors that are too small by less are not told."""
+
+
+def result_name(model: Model) -> str:
+    """The file with what the order of the source tells under a model."""
+    return f"{place('partials/order', model)}.json"
+
+
+def look(scope: Embedded) -> None:
+    """Write how alike neighbours are under the first temperature, beside texts of the same length interval.
+
+    Nothing is written where texts come with documents, or are too few.
+    """
+    run, model, layout = scope.run, scope.model, scope.texts
+    if layout.documents is not None or run.storage.exists(result_name(model)):
+        return
+    temperature = run.temperatures[0]
+    at = run.place("partials/cosine", model, temperature)
+    (means,) = run.storage.arrays(all_means_by_text(run.storage, at), ["overall"], len(layout))
+    texts = np.maximum(layout.texts(), 1)
+    # Texts may be sorted by length, which alone makes neighbours alike.
+    ordinary = np.bincount(layout.interval, means, len(texts)) / texts
+    stretches = _stretches(scope)
+    found = beside([means[own] - ordinary[layout.interval[own]] for own in stretches])
+    if found is None:
+        return
+    pairs = np.concatenate([np.stack([own[:-1], own[1:]], axis=1) for own in stretches if len(own) > 1])
+    pairs = pairs[np.linspace(0, len(pairs) - 1, min(_PAIRS, len(pairs))).astype(int)]
+    one, other = (scope.embeddings(temperature, pairs[:, side]).astype(float) for side in (0, 1))
+    closed = run.storage.read_json(f"{at}/closed.json")
+    result: dict[str, Any] = {
+        "correlation": found.correlation, "factor": found.factor, "whole": found.whole,
+        "cosine_beside": float(np.einsum("nd,nd->n", one, other).mean()), "cosine_mean": closed["cosine_mean"],
+        "alike": found.correlation > _ERRORS * found.error and found.factor >= _LEAST_FACTOR,
+    }  # fmt: skip
+    run.storage.write_json(result_name(model), result)
+
+
+def _stretches(scope: Embedded) -> list[np.ndarray]:
+    """Places of consecutive texts of the source, by stretch."""
+    run, layout, index = scope.run, scope.texts, scope.index
+    if not index.shards:  # Embeddings of one's own are stored in the source's order.
+        every = max(_EMBEDDINGS, -(-len(layout) // _EMBEDDINGS_STRETCHES))
+        chosen_places = np.flatnonzero(layout.stored % every < _EMBEDDINGS)
+        stored = layout.stored[chosen_places]
+        order = np.argsort(stored)
+        return np.split(chosen_places[order], np.flatnonzero(np.diff(stored[order] // every)) + 1)
+    names = [shard.name for shard in index.shards]
+    chosen = [range(len(names))]
+    if len(names) > _SHARDS:
+        starts = np.linspace(0, len(names) - _STRETCH, _SHARDS // _STRETCH).astype(int).tolist()
+        chosen = [range(start, start + _STRETCH) for start in starts]
+    read = [[i for k in own for i in _ids(run, names[k])] for own in chosen]
+    where = layout.where(i for own in read for i in own)
+    return [np.array([where[i] for i in own if i in where], dtype=np.int64) for own in read]
+
+
+def _ids(run: Run, shard: str) -> list[str]:
+    found: list[str] = run.storage.read_table(shard, ["text_id"]).column("text_id").to_pylist()
+    return found

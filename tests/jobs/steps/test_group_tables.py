@@ -1,0 +1,39 @@
+"""The cell of each pair of a group, by looking at each pair."""
+
+import numpy as np
+import pytest
+from prepared import laid_out
+
+from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.steps.dealing import deal, document_sets
+from tempscale_jobs.steps.group_tables import Cells, Grouped
+
+EDGES, TEXTS = (0, 100, 200), 480
+ANALYSIS = Analysis.model_validate({"socm_groups": 12})
+
+
+@pytest.mark.parametrize("documented", [False, True], ids=["texts", "documents"])
+def test_the_cell_of_a_pair_is_that_of_its_texts_in_whatever_order_they_come(documented):
+    random = np.random.default_rng(0)
+    tokens = random.integers(1, 300, TEXTS)
+    document = random.integers(0, 40, TEXTS) * 1_000_003 if documented else None
+    ids = [f"t{k:04d}" for k in range(TEXTS)]
+    layout = laid_out(ids, tokens, tokens // 100, EDGES, 3, document)
+    dealt = deal(layout, ANALYSIS, 12)
+    mixed = [random.permutation(len(group.ids)) for group in dealt]  # Not by interval, as groups are dealt.
+    names = np.array([group.ids[k] for group, order in zip(dealt, mixed, strict=True) for k in order], dtype=object)
+    group = np.repeat(np.arange(len(dealt)), [len(own.ids) for own in dealt])
+    first, second = np.nonzero(np.triu(group[:, None] == group, 1))
+    at = layout.places(names.tolist())
+    nothing = np.zeros(len(first))
+    found = Grouped(names, tokens[at], np.zeros(len(at)), group[first], first, second, nothing, nothing, nothing)
+    cells = Cells.of(found, layout, dealt, document_sets(layout, ANALYSIS))
+    every = [(a, b) for a in range(3) for b in range(a, 3)]
+    assert cells.names == every
+    for k in range(len(first)):
+        one, other = at[first[k]], at[second[k]]
+        a, b = sorted((tokens[one] // 100, tokens[other] // 100))
+        inside = documented and document[one] == document[other]
+        assert cells.column[k] == every.index((a, b)) + 6 * inside
+    assert cells.weights.sum() == pytest.approx(1, rel=1e-12)
+    assert (cells.pairs is not None) == documented

@@ -1,0 +1,164 @@
+"""Super-tiles on Ray: a worker that dies in the middle, another order, a GPU worker: the same bytes or the same figures."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import ray
+from tile_grid import BOUNDS, TEXTS, TRIANGLE, digests, grid, tiled
+
+from tempscale.collapse import grid as tiles
+from tempscale.collapse.aggregates import CosineCells, merge_tree
+from tempscale_jobs.config.sections import Execution
+from tempscale_jobs.runs.folder import numbered
+from tempscale_jobs.steps import blocks
+from tempscale_jobs.steps.neighbours import Names, merge
+from tempscale_jobs.workers import cluster as sessions
+from tempscale_jobs.workers.actor import PlainActor
+from tempscale_jobs.workers.dispatch import Piece, run_tasks
+
+pytestmark = pytest.mark.proof
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_session):
+    with sessions.session(Execution.model_validate({"workers": 2, "shuffle_seed": 3})) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def undisturbed(cluster, tmp_path_factory):
+    tiling = grid(tmp_path_factory.mktemp("grid"))
+    assert sorted(tiled(cluster, blocks.work, (tiling,), TRIANGLE)) == TRIANGLE
+    assert {tile: pairs_of(tiling, *tile) for tile in TRIANGLE} == {
+        (i, j): (n := BOUNDS[i][1] - BOUNDS[i][0]) * (n - 1) // 2 if i == j else n * (BOUNDS[j][1] - BOUNDS[j][0])
+        for i, j in TRIANGLE
+    }
+    return tiling
+
+
+def pairs_of(tiling, i, j):
+    return int(blocks.read_cells(tiling, i, j).pairs.sum())
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_tile_changes_no_byte(cluster, undisturbed, tmp_path):
+    tiling, marks = grid(tmp_path / "run"), str(tmp_path)
+
+    def deadly(tiling, i, j):
+        mark = os.path.join(marks, f"died-{i}-{j}")
+        if i != j and not os.path.exists(mark):
+            open(mark, "w").close()
+            os._exit(1)
+        return blocks.work(tiling, i, j)
+
+    assert sorted(tiled(cluster, deadly, (tiling,), TRIANGLE)) == TRIANGLE
+    assert sum(pairs_of(tiling, *tile) for tile in TRIANGLE) == TEXTS * (TEXTS - 1) // 2
+    assert len(list(tmp_path.glob("died-*"))) == 3, "every tile beside the diagonal lost its worker once"
+    assert len(digests(tiling)) > 3 * len(TRIANGLE)
+    assert digests(tiling) == digests(undisturbed)
+
+
+def test_panels_of_several_blocks_find_what_single_blocks_do(cluster, undisturbed, tmp_path):
+    """Neighbours, near-duplicates and counts to the bit; sums, which are added in another order, to rounding."""
+    tiling = replace(grid(tmp_path / "run"), together=2)
+    assert [list(tiling.panel(k)) for k in range(tiling.panels)] == [[0, 1], [2]]
+    found = list(tiled(cluster, blocks.work, (tiling,), tiles.upper_triangle(tiling.panels)))
+    assert sum(pairs_of(tiling, *tile) for tile in found) == TEXTS * (TEXTS - 1) // 2
+    place, names, order = "neighbours", Names(pa.array([str(k) for k in range(TEXTS)]), None), np.arange(TEXTS)[::-1]
+    near = {}
+    for own in (tiling, undisturbed):
+        merge(cluster, own, place, BOUNDS, ray.put(names), ray.put(order))
+        found = [own.storage.read_table(own.found("corpus", k)) for k in range(own.panels)]
+        near[own] = pa.concat_tables(found).to_pydict()
+    assert near[tiling] == near[undisturbed]
+    assert near[tiling]["asker"] == list(range(TEXTS))
+    ids = [i for k in range(len(BOUNDS)) for i in tiling.storage.read_table(numbered(place, k))["neighbours"].to_pylist()]
+    assert [[str(TEXTS - 1 - p) for p in own] for own in near[tiling]["place"]] == ids
+    for k in range(len(BOUNDS)):
+        one, other = (own.storage.read(f"{place}/part-{k:08d}.parquet") for own in (tiling, undisturbed))
+        assert one == other
+    one, other = (of_all(own, blocks.read_cells, CosineCells.merged) for own in (tiling, undisturbed))
+    for name in ("pairs", "histogram", "duplicates"):
+        assert (getattr(one, name) == getattr(other, name)).all()
+    for name in ("first", "second"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-13)
+
+    def first_listed(one, other):
+        return one.merged(other).first(tiling.listed)
+
+    one, other = (of_all(own, blocks.read_duplicates, first_listed) for own in (tiling, undisturbed))
+    assert len(one.cosine) > 2
+    assert (one.labels == other.labels).all()
+
+
+def of_all(tiling, read, merged):
+    """What all tiles hold together."""
+    return merge_tree((read(tiling, i, j) for i, j in tiles.upper_triangle(tiling.panels)), merged)
+
+
+def test_one_tile_is_computed_at_a_time_and_written_while_the_next_one_is(undisturbed, tmp_path, monkeypatch):
+    """An actor with a GPU has two pieces at once, and memory for the blocks of one."""
+    tiling, computing, most, writing = grid(tmp_path / "run"), [], [], threading.Event()
+    compute, near_table = blocks.cosine_tiles, blocks.near_table
+
+    def computed(*given, **how):
+        computing.append(None)
+        most.append(len(computing))
+        if len(most) == 2:
+            assert writing.wait(60)  # The first one is written meanwhile.
+        found = compute(*given, **how)
+        computing.pop()
+        return found
+
+    def table(near):
+        if len(most) < 3:
+            writing.set()
+        return near_table(near)
+
+    monkeypatch.setattr(blocks, "cosine_tiles", computed)
+    monkeypatch.setattr(blocks, "near_table", table)
+    worker = PlainActor(0)
+    with ThreadPoolExecutor(2) as pool:
+        for one in [pool.submit(worker.call, blocks.work, tiling, *tile) for tile in TRIANGLE]:
+            one.result(60)
+    assert most == [1] * len(TRIANGLE)
+    ours, theirs = digests(tiling), digests(undisturbed)  # Where neighbours may have been merged, too.
+    assert len(ours) > 3 * len(TRIANGLE)
+    assert ours == {name: theirs[name] for name in ours}
+
+
+def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
+    tiling = grid(tmp_path / "run")
+    worker = PlainActor(0)
+    for tile in TRIANGLE:
+        worker.call(blocks.work, tiling, *tile, device="cpu:0")
+    for i, j in TRIANGLE:
+        one, other = blocks.read_cells(tiling, i, j), blocks.read_cells(undisturbed, i, j)
+        assert (one.pairs == other.pairs).all()
+        # torch and numpy sum the products of a dot product in orders of their own: a cosine at an edge may change its bin.
+        moved = np.cumsum(one.histogram.astype(np.int64) - other.histogram, axis=-1)
+        assert np.abs(moved).sum() <= 3
+        assert (moved[..., -1] == 0).all()
+        np.testing.assert_allclose(one.first, other.first, rtol=1e-9, atol=1e-9)
+        for side in ("rows", "columns")[: 1 if i == j else 2]:
+            near, expected = blocks.read_near(tiling, i, j, side), blocks.read_near(undisturbed, i, j, side)
+            assert (near.label == expected.label).all()
+
+
+def test_in_flight_work_is_bounded(cluster):
+    given, most = [], 0
+
+    def pieces():
+        for k in range(20):
+            given.append(k)
+            yield Piece(k, (k,))
+
+    for done, (piece, value) in enumerate(run_tasks(cluster, lambda k: k, pieces())):
+        assert piece.number == value
+        most = max(most, len(given) - done)
+    assert len(given) == 20
+    assert most == cluster.workers + 1  # One waits for the first place.

@@ -1,0 +1,108 @@
+"""What an embed actor with a GPU does between two micro-batches and between two shards: counted on the CPU with fakes."""
+
+import threading
+from typing import ClassVar
+
+import pytest
+from prepared import prepared
+
+from tempscale_jobs.runs.folder import Model
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.embed import embed_shard
+from tempscale_jobs.workers.actor import ModelActor
+
+TAUS = [1.0, 0.8, 0.5]
+OPERATIONS = ("exists", "read", "write", "remove", "list", "rows")
+
+
+class Counted(Storage):
+    """Tells of each operation, with whether the worker's turn was taken."""
+
+    told: ClassVar[list] = []
+    worker = None
+
+
+def _counting(name):
+    own = getattr(Storage, name)
+
+    def counted(self, *arguments, **how):
+        if Counted.worker is not None:
+            Counted.told.append((name, Counted.worker.turn.locked()))
+        return own(self, *arguments, **how)
+
+    return counted
+
+
+for name in OPERATIONS:
+    setattr(Counted, name, _counting(name))
+
+
+@pytest.fixture
+def shards(tmp_path, tiny_folder):
+    """Two prepared shards, and an actor that works on them as on a GPU."""
+    folder, storage = str(tiny_folder()), Counted(str(tmp_path / "run"))
+    texts = ["a b c " * (1 + k % 9) for k in range(40)]
+    work = [prepared(storage, folder, texts, number) for number in range(2)]
+    worker = ModelActor(storage, Model("tiny", folder, "", 64), TAUS, {"max_length": 64, "token_budget": 64}, 0)
+    worker.overlaps = True
+    Counted.worker, Counted.told = worker, []
+    yield worker, work
+    Counted.worker = None
+
+
+def process(worker, number, work):
+    return embed_shard(worker, number, work, worker.storage)
+
+
+def test_what_a_shard_asks_of_storage_in_its_turn_and_beside_the_next(shards, monkeypatch):
+    """Before, all of them kept the model waiting: ten operations and a file a temperature; now six, two of them files.
+
+    None comes between two micro-batches.
+    """
+    worker, pieces = shards
+    run, told = worker.encoder.hidden_states, []
+
+    def hidden(*given):
+        Counted.told.append(("model", True))
+        return run(*given)
+
+    monkeypatch.setattr(worker.encoder, "hidden_states", hidden)
+    for number, work in enumerate(pieces):
+        Counted.told = []
+        worker.run(process, number, work)
+        names = [name for name, _ in Counted.told]
+        assert names.count("model") > 3 * len(TAUS)
+        first, last = names.index("model"), len(names) - names[::-1].index("model")
+        assert set(names[first:last]) == {"model"}
+        told += [one for one in Counted.told if one[0] != "model"]
+    in_turn = [name for name, turn in told if turn]
+    beside = [name for name, turn in told if not turn]
+    # Is the processor noted (once more: note it, and the budget); are there marks, mark it; no note of halves; mark that it
+    # is written.
+    each = ["exists", "exists", "write", "remove", "exists", "write"]
+    assert in_turn == [*2 * ["exists", "write"], *each[1:], *each]
+    # No rejected texts of an attempt that died; a part for each temperature; the marks go.
+    assert beside == 2 * ["remove", "exists", *["write"] * len(TAUS), "remove", "exists"]
+
+
+def test_the_next_shard_runs_while_one_is_written(shards, monkeypatch):
+    worker, pieces = shards
+    writing, go = threading.Event(), threading.Event()
+    write, done = type(worker.storage).write_table, []
+
+    def slow(self, name, *given, **how):
+        if "texts/" in name and name.endswith("part-00000000.parquet"):
+            writing.set()
+            assert go.wait(60)
+        return write(self, name, *given, **how)
+
+    monkeypatch.setattr(type(worker.storage), "write_table", slow)
+    first = threading.Thread(target=lambda: done.append((worker.run(process, 0, pieces[0]), 0)))
+    first.start()
+    assert writing.wait(60)
+    done.append((worker.run(process, 1, pieces[1]), 1))  # It would wait for ever if the first had not left its turn.
+    go.set()
+    first.join(60)
+    assert [number for _, number in done] == [1, 0]
+    assert len(worker.storage.list("texts")) == 2 * len(TAUS)
+    assert not worker.storage.list("partials/marks")
