@@ -16,7 +16,7 @@ THEMES: dict[str, tuple[str, str, str]] = {
     "encoder": (
         "Encoder and temperature",
         "Encoder Temperature TemperatureError attach detach attached role verify VerificationError UnsupportedArchitecture",
-        "model.gathering.Encoded model.gathering.Factor model.tokens model.encoder.Precision model.encoder.TOKEN_BUDGET "
+        "model.gathering.Encoded model.gathering.Factor model.tokens model.encoder.Precision model.budgets.TOKEN_BUDGET "
         "temperature.schedule.ROLES temperature.reading.LARGEST_TAU model.checkpoint.ModelError",
     ),
     "socm": (

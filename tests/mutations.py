@@ -1053,9 +1053,12 @@ TOGETHER = Subject(
         ("micro_batches", "1 + _PADDING", "2 + _PADDING"),
     )
     + of(
+        f"{SCIENCE}/model/budgets.py",
+        ("usual_budget", 'device == "cpu"', "False"),
+        ("usual_budget", "GPU_NUMBERS // width", "GPU_NUMBERS"),
+    )
+    + of(
         f"{SCIENCE}/model/encoder.py",
-        ("usual_budget", 'device.type == "cpu"', "False"),
-        ("usual_budget", "_GPU_NUMBERS // width", "_GPU_NUMBERS"),
         ("Encoder.batches", "micro_batches(..., self.token_budget, self.packed)", "micro_batches(..., self.token_budget)"),
     )
     + of(

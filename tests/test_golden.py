@@ -24,8 +24,8 @@ def masked(text, *names):
     text = re.sub(r"\bpyarrow\.[\w.]+", "ID", text)
     text = re.sub(r"[−+±]?\d[\d,.:]*", "#", text)
     lines = (" ".join(line.split()) for line in text.splitlines())
-    # A slow machine tells progress, as in «SOCM: 309 of 619, about 5 s left».
-    return "\n".join(line for line in lines if line and ": # of #" not in line) + "\n"
+    # A slow machine tells progress, as in «SOCM: 309 of 619, about 5 s left», and which pieces are slow.
+    return "\n".join(line for line in lines if line and ": # of #" not in line and not line.startswith("slow: ")) + "\n"
 
 
 def same(name, text):

@@ -90,6 +90,7 @@
       dealing             which texts make up the groups
       groups              all pairs of each group, under every τ
       group_tables        their tables
+      pair_values         d_μ and d_Σ of every pair of some texts
       socm                all pairs of a sample
       socm_tables         their tables
       factor_pairs        bounds and exact values of listed pairs

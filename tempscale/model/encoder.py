@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tempscale.model.batches import micro_batches, run_batches
+from tempscale.model.budgets import usual_budget
 from tempscale.model.checkpoint import default_model, resolve
 from tempscale.model.gathering import Encoded, Factor, Pass, Troubles, Wanted, gather
 from tempscale.model.loading import check_config, load_transformer, round_weights
@@ -30,12 +31,6 @@ from tempscale.temperature.families import base_model, family_of, supported
 from tempscale.temperature.schedule import Temperature
 from tempscale.tf32 import tf32_products
 
-TOKEN_BUDGET = 1024
-"""Padded tokens in one micro-batch on a CPU, unless they are given."""
-_GPU_BUDGET, _GPU_NUMBERS = 65_536, 1 << 26
-"""The same on a GPU, and the most numbers that their hidden states may have there: a wide model keeps a GPU busy with fewer
-tokens, and needs more memory for each.
-"""
 Precision = Literal["float32", "tf32", "bfloat16"]
 """The precision that the transformer computes in; pooling, moments and factors are float32.
 
@@ -56,8 +51,7 @@ class Encoder:
         model: a transformers model of a supported family; it is put into evaluation mode.
         tokenizer: the tokenizer of this model.
         head: the stages from token embeddings to text embeddings.
-        token_budget: padded tokens in one micro-batch, ≥ 1; by default 1,024 on a CPU, and on a GPU 65,536, or 2²⁶ divided
-            by the width of a model of more than 1,024 dimensions.
+        token_budget: padded tokens in one micro-batch, ≥ 1; by default that of `model.budgets.usual_budget`.
         precision: the precision that the transformer computes in.
         compiled: whether torch.compile compiles the transformer, for batches of any shape and for every τ of one kind; or
             the name of one of its backends. Last digits differ from those of the model as it is.
@@ -91,7 +85,7 @@ class Encoder:
         device = next(model.parameters()).device
         if token_budget is None:
             config: Any = base_model(model).config
-            token_budget = usual_budget(device, int(config.hidden_size))
+            token_budget = usual_budget(device.type, int(config.hidden_size))
         if precision == "tf32" and device.type == "cpu":
             raise ValueError("tf32 is a precision of GPUs, and this model is on the CPU: choose float32 or bfloat16")
         if precision == "bfloat16" and device.type != "cpu":
@@ -136,8 +130,7 @@ class Encoder:
             temperature: τ in (0, 2], a schedule, or any value that `Temperature.of` reads.
             max_length: the window in tokens, or «limit» for as many as the model has positions for; the checkpoint's own by
                 default, as in sentence-transformers.
-            token_budget: padded tokens in one micro-batch, ≥ 1; by default 1,024 on a CPU, and on a GPU 65,536, or 2²⁶
-                divided by the width of a model of more than 1,024 dimensions.
+            token_budget: padded tokens in one micro-batch, ≥ 1; by default that of `model.budgets.usual_budget`.
             device: CUDA by default if there is a GPU, else CPU.
             precision: tf32 or bfloat16: faster if the processor supports it; see `Precision`. tf32 needs a GPU.
             long: what happens to a text longer than `max_length`: it is cut, or run in chunks of that length whose token
@@ -407,11 +400,6 @@ class Encoder:
     def _casts(self, device: torch.device) -> bool:
         """Whether products are cast to bfloat16 as they come: weights that a GPU holds in it need no cast."""
         return self.precision == "bfloat16" and device.type == "cpu"
-
-
-def usual_budget(device: torch.device, width: int) -> int:
-    """Padded tokens in one micro-batch of a model of so many dimensions, unless they are given."""
-    return TOKEN_BUDGET if device.type == "cpu" else max(1, min(_GPU_BUDGET, _GPU_NUMBERS // width))
 
 
 def _without(batches: list[list[int]], left_out: Callable[[int], bool]) -> list[list[int]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from tempscale.model.budgets import GPU_BUDGET, GPU_NUMBERS, TOKEN_BUDGET
 from tempscale.model.settings import Prompts
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.given import read_edges, read_temperatures, read_window
@@ -221,8 +222,8 @@ class Encoding(Models):
     token_budget: int | None = Field(
         None,
         ge=1,
-        description="Padded tokens of one micro-batch; unless given 1,024 on a CPU, and on a GPU 65,536, or 2²⁶ divided by "
-        "the width of a model of more than 1,024 dimensions.",
+        description=f"Padded tokens of one micro-batch; unless given {TOKEN_BUDGET:,} on a CPU, and on a GPU "
+        f"{GPU_BUDGET:,}, or fewer for a model of more than {GPU_NUMBERS // GPU_BUDGET:,} dimensions.",
     )
     tune_batches: Annotated[bool, Option("--tune-batches", "Model and temperature")] = Field(
         False, description="Measure once, before the pool starts, which token_budget is fastest on this device and model."

@@ -8,10 +8,10 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from tempscale_jobs.report.charts import COLOURS, banded, with_ends
+from tempscale_jobs.report.charts import COLOURS, GREY, banded, with_ends
 from tempscale_jobs.report.text import estimate, number, share
 
-_STATES = {"passed": COLOURS[2], "accepted": COLOURS[4], "failed": COLOURS[1], "not checked": "#8a94a3"}
+_STATES = {"passed": COLOURS[2], "accepted": COLOURS[4], "failed": COLOURS[1], "not checked": GREY}
 
 
 def state(row: dict[str, Any]) -> str:

@@ -10,6 +10,8 @@ import altair as alt
 from tempscale.stats.errors import Z_95
 
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
+GREY = "#8a94a3"
+"""Of what says nothing either way."""
 _DASHES = ([1, 0], [5, 4], [2, 3], [8, 3, 2, 3])
 _ESTIMATE = [alt.Tooltip(f"{name}:Q", format=".4f") for name in ("value", "low", "high")]
 

@@ -24,6 +24,7 @@ from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.steps import dealing, group_tables, pieces, socm_tables
 from tempscale_jobs.steps.dealing import Dealt
 from tempscale_jobs.steps.group_tables import Cells, Grouped
+from tempscale_jobs.steps.pair_values import Factors, every_pair
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_SCATTER
@@ -119,20 +120,19 @@ def _write_group(worker: actor.ModelActor, number: int, work: pa.Table, epsilon:
     """Compare the pairs of one group and write them."""
     import torch
 
-    from tempscale.second_order.routing import moved, socm_device
-    from tempscale.second_order.socm import socm_square, traces
+    from tempscale.second_order.routing import socm_device
+    from tempscale.second_order.socm import traces
 
     device = socm_device(worker.device, epsilon)
-    row, column = np.triu_indices(work.num_rows, 1)  # Of texts: a long one may be several chunks.
     for temperature, out in zip(worker.temperatures, encoded, strict=True):
         assert out.factors is not None
         factors = [factor for _, factor in out.factors]
-        there = moved(torch.stack([mean for mean, _ in out.factors]), factors, device)
-        found = socm_square(*there, regularization=epsilon)
+        texts = Factors(torch.stack([mean for mean, _ in out.factors]), factors)
+        found = every_pair(texts.on(device), None, epsilon)
         values = {
             "text_id": [work.column("text_id").to_pylist()], "tokens": [out.tokens.tolist()],
-            "trace": [traces(factors).tolist()], "d_mu": [found.d_mu.numpy()[row, column].tolist()],
-            "d_sigma": [found.d_sigma.numpy()[row, column].tolist()],
+            "trace": [traces(factors).tolist()], "d_mu": [found.d_mu.tolist()],
+            "d_sigma": [found.d_sigma.tolist()],
         }  # fmt: skip
         worker.storage.write_table(worker.part(GROUPS, temperature, number), parts.SOCM_GROUP.build(values))
 

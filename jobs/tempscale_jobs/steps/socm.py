@@ -22,6 +22,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import factors as factor_parts
 from tempscale_jobs.steps import socm_tables
 from tempscale_jobs.steps.groups import method
+from tempscale_jobs.steps.pair_values import Factors, every_pair
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.steps.socm_tables import Sample
 from tempscale_jobs.tables import parts
@@ -119,23 +120,12 @@ def factor_tile(tiling: Tiling, rows: Side, columns: Side, device: str = "cpu") 
     """Compute one super-tile on a device and write its pairs row < column."""
     import torch
 
-    from tempscale.second_order.routing import moved
-    from tempscale.second_order.socm import socm_square, socm_tile
-
     torch.set_num_threads(1)
-    there = torch.device(device)
-    _, means, factors = factor_parts.read(tiling.storage.root, tuple(rows.files))
-    means, factors = moved(means, factors, there)
-    if rows.number == columns.number:
-        found = socm_square(means, factors, regularization=tiling.regularization)
-        row, column = np.triu_indices(len(factors), 1)
-    else:
-        _, other_means, other_factors = factor_parts.read(tiling.storage.root, tuple(columns.files))
-        other_means, other_factors = moved(other_means, other_factors, there)
-        found = socm_tile(means, factors, other_means, other_factors, regularization=tiling.regularization)
-        row, column = (index.ravel() for index in np.indices((len(factors), len(other_factors))))
-    values = {"row": rows.first + row, "column": columns.first + column}
-    values |= {"d_mu": found.d_mu.numpy()[row, column], "d_sigma": found.d_sigma.numpy()[row, column]}
+    sides = [rows] if rows.number == columns.number else [rows, columns]
+    texts = [Factors(*factor_parts.read(tiling.storage.root, tuple(side.files))[1:]).on(device) for side in sides]
+    found = every_pair(texts[0], None if len(texts) == 1 else texts[1], tiling.regularization)
+    values = {"row": rows.first + found.row, "column": columns.first + found.column}
+    values |= {"d_mu": found.d_mu, "d_sigma": found.d_sigma}
     tiling.storage.write_table(tiling.tile(rows.number, columns.number), parts.SOCM_TILE.build(values))
 
 

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from tempscale.collapse.aggregates import BINS
 from tempscale_jobs.tables.columns import BIG, BOOL, FLOAT, INT, KEY, TEXT, Column, Table, with_error
+
+_BIN = f"1/{BINS // 2}"
+"""The width of a bin of cosines, which reach from −1 to 1."""
 
 _CELL = (
     Column("interval_a", INT, "tokens", "lower edge of one text's length interval"),
@@ -82,9 +86,9 @@ LENGTH_COLLAPSE = Table(
         Column("pairs", BIG, "pairs", "unordered pairs of the cell"),
         *with_error("cosine_mean", "mean cosine"),
         Column("cosine_std", FLOAT, "", "standard deviation over pairs"),
-        Column("cosine_p05", FLOAT, "", "5th percentile, to one bin of 1/2048; null without the full pass"),
-        Column("cosine_p50", FLOAT, "", "median, to one bin of 1/2048; null without the full pass"),
-        Column("cosine_p95", FLOAT, "", "95th percentile, to one bin of 1/2048; null without the full pass"),
+        Column("cosine_p05", FLOAT, "", f"5th percentile, to one bin of {_BIN}; null without the full pass"),
+        Column("cosine_p50", FLOAT, "", f"median, to one bin of {_BIN}; null without the full pass"),
+        Column("cosine_p95", FLOAT, "", f"95th percentile, to one bin of {_BIN}; null without the full pass"),
         Column("near_duplicates", BIG, "pairs", "pairs whose cosine reaches the threshold; null without the full pass"),
     ),
 )  # fmt: skip
@@ -95,7 +99,7 @@ COSINE_HISTOGRAM = Table(
     "compared",
     (
         *KEY, *_CELL,
-        Column("cosine_from", FLOAT, "", "lower edge of the bin, of width 1/2048"),
+        Column("cosine_from", FLOAT, "", f"lower edge of the bin, of width {_BIN}"),
         Column("cosine_to", FLOAT, "", "upper edge"),
         Column("pairs", BIG, "pairs", "unordered pairs of the cell in the bin; bins without pairs have no row"),
     ),

@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from tempscale_jobs.report.charts import COLOURS, about_zero, colour, lines, point
+from tempscale_jobs.report.charts import COLOURS, GREY, about_zero, colour, lines, point
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.screen import Screen
 from tempscale_jobs.report.text import interval_name, labels, number, share, with_error
@@ -98,7 +98,7 @@ def _changes(table: pl.DataFrame, name: str, title: str) -> alt.Chart | None:
     """The change of a figure under each candidate with its 95 % interval, coloured by whether it may be chosen."""
     every = [row for row in table.to_dicts()[1:] if row[name] is not None]
     rows = [point(_kind(row), "", row["temperature"], row[name], row[f"{name}_se"]) for row in every]
-    return about_zero(rows, title, colour(_KINDS, colours=[COLOURS[2], COLOURS[0], "#9aa7b8"]))
+    return about_zero(rows, title, colour(_KINDS, colours=[COLOURS[2], COLOURS[0], GREY]))
 
 
 def _intervals(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:

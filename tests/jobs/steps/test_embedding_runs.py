@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from whole_run import as_lines, audited, digests, paired, read_parts, read_record, read_tables, rejected
 
 from tempscale import Encoder, Temperature
-from tempscale.model.encoder import TOKEN_BUDGET
+from tempscale.model.budgets import TOKEN_BUDGET
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run

@@ -141,7 +141,7 @@ def test_a_graph_that_is_counted_in_steps_gives_the_same(monkeypatch, queries, d
 
 def test_slots_by_hand():
     # Texts 0 and 1 are short, 2 is long; 0 and 1 find each other, and 2 finds 0.
-    counts, filled = slots([Asked(np.arange(3), np.array([[1], [0], [0]]))], np.array([0, 0, 1]), 2, range(3), 3)
+    counts, filled = slots([Asked(np.arange(3), np.array([[1], [0], [0]]))], np.array([0, 0, 1]), 2, range(3), count=3)
     assert counts.texts.tolist() == [2, 1]
     assert counts.filled.tolist() == [3, 0]
     assert filled.tolist() == [2, 1, 0]
@@ -161,11 +161,11 @@ def test_counts_of_ranges_and_parts_add_up_to_those_of_all(texts, k, own, groupe
     first = texts if unit is None else int(unit.max()) + 1
     asker = first + np.arange(9) if not own else np.arange(texts) if unit is None else unit
     count = first if own else first + 9
-    whole, filled = slots([Asked(asker, label)], interval, 3, range(count), count, unit)
+    whole, filled = slots([Asked(asker, label)], interval, 3, range(count), count=count, unit=unit)
     order = random.permutation(len(label))  # In any order, and in parts.
     parts = [Asked(asker[own], label[own]) for own in np.array_split(order, 3)]
     ranges = [range(start, min(start + width, count)) for start in range(0, count, width)]
-    found = [slots(parts, interval, 3, here, count, unit) for here in ranges]
+    found = [slots(parts, interval, 3, here, count=count, unit=unit) for here in ranges]
     added = found[0][0]
     for other, _ in found[1:]:
         added = added.merged(other)

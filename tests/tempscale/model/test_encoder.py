@@ -13,8 +13,9 @@ from sentence_transformers_cases import change
 from tiny import LETTERS
 
 from tempscale.model.batches import micro_batches
+from tempscale.model.budgets import TOKEN_BUDGET, usual_budget
 from tempscale.model.checkpoint import ModelError
-from tempscale.model.encoder import TOKEN_BUDGET, Encoder, usual_budget
+from tempscale.model.encoder import Encoder
 from tempscale.model.loading import check_family, load_transformer
 from tempscale.model.tokens import Tokenizer, Tokens
 from tempscale.temperature.families import ARCHITECTURES, UnsupportedArchitecture, base_model
@@ -100,7 +101,7 @@ def test_micro_batches_by_hand():
     [("cpu", 384, 1024), ("cpu", 8192, 1024), ("cuda", 384, 65_536), ("cuda", 1024, 65_536), ("cuda", 4096, 16_384)],
 )
 def test_the_usual_budget_is_that_of_the_device_and_of_the_width(device, width, budget):
-    assert usual_budget(torch.device(device), width) == budget
+    assert usual_budget(device, width) == budget
 
 
 def test_an_encoder_takes_the_usual_budget_unless_one_is_given(tiny_folder):
