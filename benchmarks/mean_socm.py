@@ -137,7 +137,7 @@ def _groups(encoder: Any, texts: Sequence[str], groups: int) -> dict[str, Any]:
     )  # fmt: skip
     cells = Cells.of(measured, layout, dealt, None, 0)
     sums = cells.sums(value)
-    means = np.array(with_all(cells, sums, layout.texts()), dtype=float)
+    means = np.array(with_all(cells, sums, layout.texts_by_interval()), dtype=float)
     error, _ = summary.Grouped(sums.replicates(cells.weights), len(members), means, layout, True).errors()
     return {"estimate": sums.weighted(cells.weights), "error": error, "pairs": len(value), "texts": len(members)}
 

@@ -509,7 +509,7 @@ MENDING = Subject(
     + of(
         f"{JOBS}/audit/run.py",
         ("_finished", "check_unchanged(config, finished)", "pass"),
-        ("_end_night", "is_new or life.is_mended", "is_new"),
+        ("_end_night", "gate_changed or life.is_mended", "gate_changed"),
     ),
 )
 
@@ -624,7 +624,7 @@ RESUMED = Subject(
         f"{JOBS}/steps/cosine.py",
         ("_compute", 'is_closed = is_whole(run.storage, f"{grid.place}/closed.json")', "is_closed = False"),
         ("gather", "left = missing(grid.storage, every)", "left = every"),
-        ("_compare", "left = missing(grid.storage, every)", "left = every"),
+        ("_compare_panels", "left = missing(grid.storage, every)", "left = every"),
         ("_compute", "if is_closed:\n    ...\n    return", "if False:\n    ...\n    return"),
     )
     + of(
@@ -1073,7 +1073,7 @@ TOGETHER = Subject(
     )
     + of(
         f"{JOBS}/steps/blocks.py",
-        ("work", "with _computing: ...", "if True: ..."),
+        ("compare_panels", "with _computing: ...", "if True: ..."),
     ),
 )
 

@@ -3,7 +3,7 @@
     __main__              `python -m tempscale_jobs`
     cli/                  the command line
       app                 the command: groups, help, exit codes
-      options             an option for each setting that has one
+      options             makes the options of the settings in config/
       runs                the commands that write a run folder
       records             the commands over finished runs: export, history, report, compare, cache
       submit              `tempscale submit`
@@ -101,12 +101,12 @@
       reading             one unit, read into durable parts
       distinct            repeated ids and samples, over all units
       preview             what --plan looks at
-      peek                the first rows, before Ray starts
+      peek                refuses a source for its first rows, before Ray starts
       index               what a run keeps of a source
       shards              texts as the contents of a source
       vectors             a user's embeddings as its contents
       units               a source in pieces
-      rows                usable rows, and why others are not
+      rows                usable rows, why others are not, and what refuses a source
       sources             every kind of source
       hub                 data sets of the hub
       lakes               Lance and Delta
@@ -169,9 +169,9 @@ corpus -> shards/ -> texts/ -> factors/ -> partials/ -> tables/ -> report.html.
 The steps compute with `tempscale/`, the science, which knows no Ray and no tables:
 
     temperature/          schedules, families of models, attach, fold, verify
-    model/                from a checkpoint to embeddings
+    model/                from a checkpoint to embeddings: settings, tokens, batches, encoder, pooling
     collapse/             cosines of a tile, their sums, neighbours, exposure, lengths
-    second_order/         token moments and SOCM
+    second_order/         token moments and SOCM; nuclear norms by polar (GPU) or bidiagonal (CPU)
     layers/               σ_a, HC, λ, ρ, r, C of each layer
     choosing/             one τ a layer, or by length
     correction/           corrections of embeddings, fitted and applied

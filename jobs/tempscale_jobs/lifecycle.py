@@ -80,18 +80,16 @@ class Lifecycle:
             storage.write_json(folder.DONE, self.finished)
         stage.note = f"damaged or missing, and made again: {', '.join(sorted(self.damaged))}"
 
-    def stays_finished(self, stage: Stage) -> bool:
-        """Whether a finished run is whole. What is damaged of another is removed, and the run goes on to make it again."""
-        if self.finished is None:
-            return False
-        if self.damaged - {folder.DONE}:
+    def reopen_if_damaged(self, stage: Stage) -> bool:
+        """Remove what of a finished run is damaged, so that it is made again; return whether anything but run.json was."""
+        if self.finished is not None and self.damaged - {folder.DONE}:
             stage.note = mending.reopen(self.run.storage, self.finished, sorted(self.damaged))
             self.is_mended = True
-            return False
+            return True
         stage.note = "the run is complete: nothing to do"
         if self.damaged:
             self.note_restored(stage, set())
-        return True
+        return False
 
     def record(self, **facts: Any) -> dict[str, Any]:
         """Keep and return the content of run.json: the common facts of a run, `facts`, and each stage's seconds and memory.

@@ -71,7 +71,7 @@ def test_tiles_on_a_device_are_those_of_the_cpu(tmp_path):
     own, other = grid(tmp_path / "cpu"), grid(tmp_path / "card")
     device = CARD if CARD.startswith("cuda") else "cpu:0"
     for i, j in TRIANGLE:
-        assert blocks.work(own, i, j) == blocks.work(other, i, j, device=device)
+        assert blocks.compare_panels(own, i, j) == blocks.compare_panels(other, i, j, device=device)
         cells, expected = blocks.read_cells(other, i, j), blocks.read_cells(own, i, j)
         assert expected.pairs.sum() > 1000
         np.testing.assert_array_equal(cells.pairs, expected.pairs)

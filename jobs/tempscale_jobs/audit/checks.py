@@ -28,7 +28,7 @@ def check_services(config: AuditConfig) -> None:
 def check_inputs(config: AuditConfig) -> None:
     """Raise if the first rows of the corpus or of the queries cannot be used, or their embeddings do not fit together."""
     given = [source for source in (config.queries, config.corpus) if source is not None]
-    found = [peek.first_items(contents(config, source, "texts"), config.out) for source in given]
+    found = [peek.first_items(contents_of(config, source, "texts"), config.out) for source in given]
     if config.corpus.embedding_column is not None and len(found) == 2:
         widths = [Counter(len(item.embedding) for item in items).most_common(1) for items in found]
         if all(widths):
@@ -50,7 +50,7 @@ def check_dimensions(config: AuditConfig, run: Run, queries: Run | None) -> None
         _check_same_width(*(dimensions(one, GIVEN, one.temperatures[0]) for one in (queries, run)))
 
 
-def contents(config: AuditConfig, source: Corpus, folder_of_vectors: str) -> Contents:
+def contents_of(config: AuditConfig, source: Corpus, folder_of_vectors: str) -> Contents:
     """What a source holds: texts to embed, or embeddings that are taken as they are."""
     if source.embedding_column is not None:
         return Vectors(folder_of_vectors, source, config.out)

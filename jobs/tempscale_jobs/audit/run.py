@@ -10,7 +10,7 @@ import numpy as np
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit import summary
-from tempscale_jobs.audit.checks import check_dimensions, check_inputs, check_services, check_unchanged, contents
+from tempscale_jobs.audit.checks import check_dimensions, check_inputs, check_services, check_unchanged, contents_of
 from tempscale_jobs.audit.facts import facts
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
@@ -66,7 +66,10 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
 
 
 def _finished(config: AuditConfig, life: Lifecycle, journal: Journal) -> dict[str, Any] | None:
-    """The content of run.json if the run is complete; None where anything is to be measured. A report is drawn again."""
+    """The content of run.json if the run is complete; None where anything is to be measured.
+
+    If only the report or figures are damaged they are drawn again; any other damage reopens the run.
+    """
     finished = life.finished
     if finished is None:
         return None
@@ -75,42 +78,42 @@ def _finished(config: AuditConfig, life: Lifecycle, journal: Journal) -> dict[st
         if drawings := life.damaged_drawings:
             _write_report(life.run, finished)
             life.note_restored(stage, drawings)
-        elif not life.stays_finished(stage):
+        elif life.reopen_if_damaged(stage):
             return None
     return finished | {"config": folder.described(config), "command_line": folder.typed(config)}
 
 
 def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> dict[str, Any]:
     """Read the corpus, measure it under every model and write the tables; return the content of run.json."""
-    run, asking, audited = life.run, None, list[Embedded]()
+    run, query_source, audited = life.run, None, list[Embedded]()
     night.check_windows(Night.of(run, config), config.embedding.max_length)
     config = sized(config, run)
     with life.cluster_ahead():
         with journal.stage("read the corpus") as stage:
             if config.queries is not None:  # First, so that a mistake in them leaves no run to resume.
-                asking = open_corpus(config, run.below("queries"), config.queries)
-            corpus = open_corpus(config, run, config.corpus, stage)
+                query_source = open_source(config, run.below("queries"), config.queries)
+            corpus = open_source(config, run, config.corpus, stage)
             stage.note = corpus.described()
         cache = {} if config.execution.cache is None else {"cache": Storage(config.execution.cache)}
         with life.cluster(**cache) as cluster:
             config = life.settled(config, cluster)
-            if asking is not None:
-                asking.read_all(cluster, journal, "all of the queries")
+            if query_source is not None:
+                query_source.read_all(cluster, journal, "all of the queries")
             corpus.read_all(cluster, journal, "all of the corpus")
-            check_dimensions(config, run, None if asking is None else run.below("queries"))
+            check_dimensions(config, run, None if query_source is None else run.below("queries"))
             journal.count("rejected", corpus.index.rejected)
             for model in run.models:
                 with Crew(run, cluster, model, config.embedding) as crew:
                     scope = Scope(
                         config, config.embedding, config.corpus, corpus.index, run, model, cluster, crew, journal
                     )  # fmt: skip
-                    embedded = _given(scope) if model == GIVEN else embed_all(scope, asking)
-                    _compare(embedded)
-                _compare_without_model(embedded)
+                    embedded = _given(scope) if model == GIVEN else embed_all(scope, query_source)
+                    _measure_all_pairs(embedded)
+                _after_crew(embedded)
                 audited.append(embedded)
             with journal.stage("tables") as stage:
                 stage.note = f"{len(summary.summarise(audited))} tables"
-    return life.record(**facts(audited, None if asking is None else asking.index))
+    return life.record(**facts(audited, None if query_source is None else query_source.index))
 
 
 def _given(scope: Scope) -> Embedded:
@@ -118,40 +121,42 @@ def _given(scope: Scope) -> Embedded:
     return Embedded.of(scope, _in_order(scope))
 
 
-def embed_all(scope: Scope, asking: Stream | None) -> Embedded:
-    """Embed the corpus and the queries, and run all steps that need the model."""
+def embed_all(scope: Scope, query_source: Stream | None) -> Embedded:
+    """Embed the corpus and the queries, and run all steps that this crew does with its model."""
     scope = replace(scope, encoding=budget.settle(scope))
     rejected = embed.embed(scope, f"embed {scope.model.label}")
     scope = Embedded.of(scope, _in_order(scope))
     if len(scope.texts) != scope.index.analysed - rejected or not scope.texts.are_distinct():
         raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
     precision.measure(scope)
-    sample, dealt = socm_sample(scope), 0
+    sample, group_count = texts_of_all_pairs(scope), 0
     if sample:
         factors.collect_sample(scope, sample)
     elif sample is None:
-        dealt = len(groups.measure(scope))
+        group_count = len(groups.measure(scope))
+    # «sample» are here the texts that were dealt to groups.
     ranks_largest = sample is None and scope.analysis.socm_top_over == "sample"
     if ranks_largest:
-        largest.collect(scope, dealt)
+        largest.collect(scope, group_count)
     probe.probe(scope)
     for temperature in scope.run.temperatures:
         if ranks_largest:
-            largest.rank(scope, temperature, dealt)
+            largest.rank(scope, temperature, group_count)
         if sample:
             socm.socm(scope, temperature, len(sample))
     if scope.analysis.socm_top_over == "corpus":
         worst.begin(scope)
-    if asking is not None and scope.config.queries is not None:
-        queries = replace(scope, run=scope.run.below("queries"), source=scope.config.queries, index=asking.index)
-        embed.embed(queries, scope.named("embed the queries"), "query")
+    if query_source is not None and scope.config.queries is not None:
+        folder_of_queries = scope.run.below("queries")
+        query_scope = replace(scope, run=folder_of_queries, source=scope.config.queries, index=query_source.index)
+        embed.embed(query_scope, scope.named("embed the queries"), "query")
     return scope
 
 
-def _compare(scope: Embedded) -> None:
+def _measure_all_pairs(scope: Embedded) -> None:
     """The steps over all pairs of texts."""
-    # The workers load the model once. They end before these steps, which need their processors, unless their GPUs compute
-    # the tiles.
+    # Without GPUs the tiles are tasks on CPUs, which the crew must free. With GPUs the crew computes the tiles itself, but
+    # only where all pairs are compared.
     if not scope.cluster.gpus or scope.analysis.cosine != "full":
         scope.crew.dismiss()
     queries = None if scope.config.queries is None else scope.run.below("queries")
@@ -161,8 +166,8 @@ def _compare(scope: Embedded) -> None:
             exposure.expose(scope, temperature, queries)
 
 
-def _compare_without_model(scope: Embedded) -> None:
-    """The steps after those that the crew may have worked on."""
+def _after_crew(scope: Embedded) -> None:
+    """What waits until the crew has ended: the order of the source, and the worst pairs, with a crew of their own."""
     source_order.look(scope)
     if scope.analysis.socm_top_over == "corpus":
         worst.search(scope)
@@ -173,33 +178,36 @@ def _compare_without_model(scope: Embedded) -> None:
 def _end_night(config: AuditConfig, life: Lifecycle, record: dict[str, Any], journal: Journal) -> None:
     """Judge the night, enter it into the record of nights, report the verdict, and remove old nights' embeddings.
 
-    A finished run is judged again, since its checks may have changed; its report is written and its verdict posted only if
-    the verdict changed.
+    A finished run is judged again, since its checks may have changed. The report is written if what the gate says changed,
+    or if the run was mended; the verdict is posted only if what the gate says changed.
     """
     run, before = life.run, record.get("gate")
     tonight = Night.of(run, config)
     with journal.stage("gate") as stage:
         record |= night.judged(tonight, record, folder.load_table(run.storage, "collapse_summary").to_dicts())
         stage.note = night.verdict_in_words(record["gate"]) + night.changes_in_words(record["changed_texts"])
-    is_new = record["gate"] != before
-    if is_new or life.is_mended:
+    gate_changed = record["gate"] != before
+    if gate_changed or life.is_mended:
         with journal.stage("report") as stage:
-            if is_new:
+            if gate_changed:
                 record["trend"] = night.trend(tonight, record)
             _write_report(run, record)
             stage.note = folder.REPORT
-    if is_new and record["gate"]["verdict"] != "none":
+    if gate_changed and record["gate"]["verdict"] != "none":
         with journal.stage("tell") as stage:  # Before run.json is written: a run that dies here posts it again.
             stage.note = notify.post_verdict(config.gate, record, run.storage.root)
     if config.record.keep_embeddings is not None:
         with journal.stage("prune") as stage:
             stage.note = night.pruned(tonight, config.record.keep_embeddings)
-    if is_new:
+    if gate_changed:
         life.keep(record | {"config": folder.described(config)})
 
 
 def sized(config: AuditConfig, run: Run) -> AuditConfig:
-    """The configuration with the sizes of shards for GPUs if the run began where workers hold them; it keeps its own."""
+    """The configuration, with larger shards if the run began where workers hold GPUs.
+
+    Which sizes a run began with is in its folder, so that it goes on with these on any machine.
+    """
     storage, found = run.storage, dict[str, int]()
     if storage.exists(folder.SIZES):
         found = storage.read_json(folder.SIZES)
@@ -211,10 +219,10 @@ def sized(config: AuditConfig, run: Run) -> AuditConfig:
     return config.model_copy(update={"embedding": config.embedding.model_copy(update=found)}) if found else config
 
 
-def open_corpus(config: AuditConfig, run: Run, source: Corpus, stage: Stage | None = None) -> Stream:
-    """Plan a source of texts to embed, or of embeddings that are taken as they are; one of one unit is read at once."""
-    own = contents(config, source, run.place("texts", GIVEN, run.temperatures[0]))
-    return Stream(run.storage, own, config.seed, config.out, stage)
+def open_source(config: AuditConfig, run: Run, source: Corpus, stage: Stage | None = None) -> Stream:
+    """Plan a source of texts to embed, or of embeddings that are taken as they are; one of a single unit is read at once."""
+    texts_or_vectors = contents_of(config, source, run.place("texts", GIVEN, run.temperatures[0]))
+    return Stream(run.storage, texts_or_vectors, config.seed, config.out, stage)
 
 
 def _in_order(scope: Scope) -> Layout:
@@ -223,8 +231,11 @@ def _in_order(scope: Scope) -> Layout:
     return layout(scope.run, scope.cluster, scope.model, how)
 
 
-def socm_sample(scope: Embedded) -> list[str] | None:
-    """The texts of which all pairs are measured: as configured, or all of a corpus too small for groups; None for groups."""
+def texts_of_all_pairs(scope: Embedded) -> list[str] | None:
+    """The texts of which SOCM is measured for all pairs: as configured, or all of a corpus too small for groups.
+
+    Empty where SOCM is off; None where groups are dealt instead.
+    """
     analysis, texts = scope.analysis, scope.texts
     if analysis.socm_sample is None and dealing.enough(texts, analysis):
         return None
@@ -237,7 +248,7 @@ def _needed(scope: Embedded, temperature: Temperature) -> Needed:
     run, model, analysis = scope.run, scope.model, scope.analysis
     near = analysis.compares and not exposure.is_done(run, model, temperature)
     search = analysis.socm_top_over == "corpus" and not worst.is_done(run, model, temperature)
-    return Needed(near or search, near)
+    return Needed(blocks=near or search, near=near)
 
 
 def _write_report(run: Run, record: dict[str, Any]) -> None:

@@ -142,7 +142,7 @@ class Grouped:
         own, layout = jackknife_error(self.replicates), self.layout
         if not np.isfinite(own):
             return None, None
-        between = between_strata(layout.texts(), self.interval_means, float(len(layout)))
+        between = between_strata(layout.texts_by_interval(), self.interval_means, float(len(layout)))
         here = float(np.sqrt(own**2 + between * finite_population(len(layout), layout.population(len(layout))) ** 2))
         if not self.known_elsewhere:
             return None, here
@@ -212,7 +212,7 @@ def _figures(
             "spread_over_2_share": float((texts["spread"] > 2).mean()),
             "within_cosine_over_third_share": _mean(condition),
         }
-    ends = gap_intervals(layout.texts().tolist())
+    ends = gap_intervals(layout.texts_by_interval().tolist())
     row |= dict.fromkeys(("collapse_gap", "gap_shortest", "gap_longest", "gap_texts", "gap_documents"))
     if ends is not None:
         at_ends = [layout.interval == k for k in ends]

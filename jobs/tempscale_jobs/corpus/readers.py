@@ -1,6 +1,6 @@
 """Read the rows of files: Parquet, Arrow, JSON lines, CSV and plain text, compressed or not.
 
-Rows are returned unchanged; `shards` decides which are usable. A file that cannot be read to its end is an error.
+Rows are returned unchanged; `rows.usable` decides which are usable. A file that cannot be read to its end is an error.
 """
 
 from __future__ import annotations
@@ -538,7 +538,7 @@ def _csv_records(stream: Iterable[bytes | None], place: str) -> Iterator[list[st
         for line in stream:
             if line is None:
                 raise csv.Error(f"a line is {_TOO_LONG}")
-            # Bytes that are not UTF-8 become lone surrogates, so that `shards` can reject single rows.
+            # Bytes that are not UTF-8 become lone surrogates, so that `rows.usable` can reject single rows.
             yield line.decode("utf-8", "surrogateescape")
 
     text = decoded()

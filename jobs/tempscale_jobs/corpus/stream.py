@@ -21,7 +21,7 @@ from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers.cluster import Cluster
-from tempscale_jobs.workers.dispatch import Piece, read, results
+from tempscale_jobs.workers.dispatch import Piece, results, run_with_ray_data
 from tempscale_jobs.workers.nodes import that_sees
 
 SAMPLE_GROUP = 32_768
@@ -140,7 +140,7 @@ class Stream:
         left = {unit.number: unit for unit in self.units if unit.number not in self._read}
         how = Reading(self._storage, self._contents, left, self._seed, self._state)
         pieces = [Piece(number, (number,), units.named(self._given, unit)) for number, unit in left.items()]
-        for piece in read(cluster, read_unit, pieces, {"how": how}, where):
+        for piece in run_with_ray_data(cluster, read_unit, pieces, {"how": how}, where):
             self._read[piece.number] = self._as_read(piece.number)
             if stage is not None:
                 stage.advance(1)

@@ -19,7 +19,7 @@ from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers.cluster import Cluster
-from tempscale_jobs.workers.dispatch import Piece, read
+from tempscale_jobs.workers.dispatch import Piece, run_with_ray_data
 from tempscale_jobs.workers.nodes import that_sees
 
 
@@ -46,7 +46,7 @@ def _finished(config: CorrectConfig, life: Lifecycle, journal: Journal) -> bool:
         return False
     with journal.stage("read the embeddings") as stage:
         sources.check_unchanged(config.embeddings, config.out, life.finished["embeddings"]["source_state"])
-        return life.stays_finished(stage)
+        return not life.reopen_if_damaged(stage)
 
 
 def _correct_all(config: CorrectConfig, life: Lifecycle, found: Saved, journal: Journal) -> None:
@@ -133,7 +133,7 @@ def _correct(
     pieces = [
         Piece(k, (k,), f"{unit.place}, rows {unit.first:,} and on", size=unit.rows) for k, unit in left.items()
     ]  # fmt: skip
-    for piece in read(cluster, units.correct, pieces, {"task": task, "units": left}, where):
+    for piece in run_with_ray_data(cluster, units.correct, pieces, {"task": task, "units": left}, where):
         stage.advance(piece.size)
 
 

@@ -51,7 +51,7 @@ def _finished(config: DiagnoseConfig, life: Lifecycle, journal: Journal) -> bool
         return False
     with journal.stage("read the corpus") as stage:
         sources.check_unchanged(config.candidates(), config.out, life.finished["corpus"]["source_state"])
-        return life.stays_finished(stage)
+        return not life.reopen_if_damaged(stage)
 
 
 def _measure(config: DiagnoseConfig, life: Lifecycle, texts: Texts, journal: Journal) -> None:

@@ -63,7 +63,7 @@ def _finished(config: EvaluateConfig, life: Lifecycle, evaluation: Evaluation, j
         return False
     with journal.stage("score") as stage:
         _check_unchanged(config, life.finished["tasks"], evaluation.states)
-        return life.stays_finished(stage)
+        return not life.reopen_if_damaged(stage)
 
 
 def _score_all(config: EvaluateConfig, life: Lifecycle, evaluation: Evaluation, journal: Journal) -> None:

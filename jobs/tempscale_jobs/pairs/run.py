@@ -38,7 +38,7 @@ def _finished(config: PairsConfig, life: Lifecycle, journal: Journal) -> bool:
         return False
     with journal.stage("read the pairs") as stage:
         sources.check_unchanged(config.pairs, config.out, life.finished["pairs"]["source_state"])
-        return life.stays_finished(stage)
+        return not life.reopen_if_damaged(stage)
 
 
 def _measure_all(config: PairsConfig, life: Lifecycle, journal: Journal) -> None:

@@ -196,7 +196,7 @@ def read_block(tiling: Tiling, number: int, precision: Precision = "float32") ->
     return block
 
 
-def work(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
+def compare_panels(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
     """Compute the super-tiles of two panels, write what they found (the aggregates last); return the number of pairs."""
     tiles = _tiles_of(tiling, i, j)
     with _computing:

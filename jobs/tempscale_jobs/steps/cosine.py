@@ -78,12 +78,12 @@ def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: S
     gather(cluster, grid, names, bounds, layout)
     if is_closed:
         if needed.near and analysis.cosine == "full":
-            _compare(scope.crew, grid, bounds, needed.near, stage)
+            _compare_panels(scope.crew, grid, bounds, needed.near, stage)
         return
     sums = _closed_form(cluster, grid, len(bounds), "float32")
     cells, rounding = None, None
     if analysis.cosine == "full":
-        triangle = _compare(scope.crew, grid, bounds, needed.near, stage)
+        triangle = _compare_panels(scope.crew, grid, bounds, needed.near, stage)
         cells = blocks.merged(cluster, grid, triangle, Merging(_cells, CosineCells.merged, "cells"))
         seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
         check_closed_form(cells, seen, grid.precision, dim)
@@ -92,7 +92,7 @@ def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: S
         stage.advance(layout.pairs)
     # After the tiles, which take longest: a run that is stopped among them has not written the means in vain.
     means = _text_means(cluster, grid, len(bounds), sums, layout)
-    _finish(scope, temperature, grid, _Found(cells, sums, means, rounding))
+    _write_length_collapse(scope, temperature, grid, _Found(cells, sums, means, rounding))
 
 
 def rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any] | None:
@@ -205,7 +205,7 @@ def block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, .
     return _Means(tuple(Moments.of(means[here]) for here in within), sums_of)
 
 
-def _compare(
+def _compare_panels(
     crew: Crew, grid: Tiling, bounds: list[tuple[int, int]], near: bool, stage: Stage
 ) -> list[tuple[int, int]]:  # fmt: skip
     """Compare the panels that have not been compared, and return all pairs of panels."""
@@ -217,7 +217,7 @@ def _compare(
     ]
     left = missing(grid.storage, every)
     stage.advance(sum(piece.size for piece in every) - sum(piece.size for piece in left))
-    for piece in crew.tiles(blocks.work, left):
+    for piece in crew.tiles(blocks.compare_panels, left):
         stage.advance(piece.size)
     return triangle
 
@@ -271,12 +271,12 @@ class _Found(NamedTuple):
     rounding: dict[str, Any] | None
 
 
-def _finish(scope: Embedded, temperature: Temperature, grid: Tiling, found: _Found) -> None:
+def _write_length_collapse(scope: Embedded, temperature: Temperature, grid: Tiling, found: _Found) -> None:
     """Write the results of the tiles, or of the closed form alone; closed.json last."""
     run, layout, key = scope.run, scope.texts, scope.run.key(scope.model, temperature)
     cells, sums, means, rounding = found
     place, intervals = grid.place, len(layout.edges)
-    counts, pairs = layout.texts(), sums.pairs()
+    counts, pairs = layout.texts_by_interval(), sums.pairs()
     # Where the products used rounded embeddings, the closed form is more exact than the tiles.
     tiled = cells is not None and grid.precision == "float32"
     first, second = (cells.first, cells.second) if cells is not None and tiled else sums.sums()

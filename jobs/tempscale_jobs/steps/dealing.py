@@ -40,7 +40,7 @@ def deal(layout: Layout, analysis: Analysis, groups: int) -> list[Dealt]:
 
 def _dealt(layout: Layout, analysis: Analysis, groups: int) -> list[tuple[np.ndarray, int]]:
     """The places of the texts of each group, and what it is drawn from."""
-    sizes, set_of = texts_of_a_group(layout.texts(), SOCM_GROUPS), document_sets(layout, analysis)
+    sizes, set_of = texts_of_a_group(layout.texts_by_interval(), SOCM_GROUPS), document_sets(layout, analysis)
     count = 1 if set_of is None else int(set_of.max()) + 1
     found = [list[np.ndarray]() for _ in range(groups)]
     for a in np.flatnonzero(sizes).tolist():

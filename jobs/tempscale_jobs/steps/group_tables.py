@@ -70,14 +70,14 @@ class Cells:
         if set_of is None:
             shape = (1 + max(group.drawn for group in dealt), len(names))
             freedom, elsewhere = len(dealt) - 1.0, layout.documents is None
-            return cls(names, column, drawn, shape, shares_of_pairs(layout.texts()), freedom, None, elsewhere)
+            return cls(names, column, drawn, shape, shares_of_pairs(layout.texts_by_interval()), freedom, None, elsewhere)
         assert layout.documents is not None
         document = layout.documents[layout.places(found.ids.tolist())]
         column = column + len(names) * (document[found.first] == document[found.second])
         sets = int(set_of.max()) + 1
         pairs = pairs_of_sets(layout.interval, layout.documents, set_of, (sets, size))
         inside = pairs[:, len(names) :].sum(0)
-        between = shares_of_pairs(layout.texts()) * len(layout) * (len(layout) - 1) / 2 - inside
+        between = shares_of_pairs(layout.texts_by_interval()) * len(layout) * (len(layout) - 1) / 2 - inside
         weights = np.concatenate([between, inside])
         freedom = equal_documents(set_of) - 1
         return cls(names, column, drawn, (sets, 2 * len(names)), weights / weights.sum(), freedom, pairs, True)

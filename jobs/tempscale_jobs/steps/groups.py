@@ -186,7 +186,7 @@ def _tabulate(scope: Embedded, temperature: Temperature, dealt: list[Dealt]) -> 
         "drawn": hashlib.sha256(members.encode("utf-8", "surrogatepass")).hexdigest(),
     }  # fmt: skip
     summary |= {name: own.weighted(cells.weights) for name, own in figures.items()}
-    means = {name: group_tables.with_all(cells, own, layout.texts()) for name, own in figures.items()}
+    means = {name: group_tables.with_all(cells, own, layout.texts_by_interval()) for name, own in figures.items()}
     shares = covariance_of_shares(layout.interval, len(layout.edges), layout.documents)
     summary |= {"interval_means": means, "interval_covariance": shares.tolist()}
     summary["files"] = [f"{place}/{name}" for name in ("socm.parquet", "socm_scatter.parquet", REPLICATES)]

@@ -122,7 +122,7 @@ class Layout:
         """The places of all texts, ascending by keyed hash, int32; a text's rank there is its label and breaks ties."""
         return np.argsort(self.key, kind="stable").astype(np.int32)
 
-    def texts(self) -> np.ndarray:
+    def texts_by_interval(self) -> np.ndarray:
         """Texts in each interval."""
         return np.bincount(self.interval, minlength=len(self.edges))
 

@@ -38,7 +38,7 @@ def look(scope: Embedded) -> None:
     temperature = run.temperatures[0]
     at = run.place("partials/cosine", model, temperature)
     (means,) = run.storage.arrays(all_means_by_text(run.storage, at), ["overall"], len(layout))
-    texts = np.maximum(layout.texts(), 1)
+    texts = np.maximum(layout.texts_by_interval(), 1)
     # Texts may be sorted by length, which alone makes neighbours alike.
     ordinary = np.bincount(layout.interval, means, len(texts)) / texts
     stretches = _stretches(scope)

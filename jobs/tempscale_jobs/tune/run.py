@@ -58,7 +58,7 @@ def _finished(config: TuneConfig, life: Lifecycle, states: dict[str, Any], journ
         return False
     with journal.stage("choose") as stage:
         _check_unchanged(config, life.finished["states"], states)
-        return life.stays_finished(stage)
+        return not life.reopen_if_damaged(stage)
 
 
 def _choose(config: TuneConfig, life: Lifecycle, states: dict[str, Any], journal: Journal) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import ray.data
 
 RETRIES = 3
-"""How often a piece of work that ends its process is tried again, where no marks tell what ends it."""
+"""How often a piece that ends the process of its actor is tried again, where no marks tell what ends it."""
 FOR_EVER = -1
 """Retries of a piece with marks, which tell what ends its process."""
 _UNREACHED = 2
@@ -176,7 +176,7 @@ def ask_nodes(
         ray.wait(list(asked.values()), num_returns=len(asked), timeout=_ANSWER_SECONDS)
 
 
-def read(
+def run_with_ray_data(
     cluster: Cluster, function: Callable[..., None], pieces: Sequence[Piece], shared: Mapping[str, Any],
     where: Mapping[str, Any],
 ) -> Iterator[Piece]:  # fmt: skip

@@ -80,7 +80,7 @@ def test_texts_are_in_larger_shards_where_the_run_began_with_gpus(begin, tmp_pat
     for gpus in (False, True):
         workers_hold_gpus(gpus)
         config, run = begin(str(gpus))
-        stream = audits.open_corpus(audits.sized(config, run), run, config.corpus)
+        stream = audits.open_source(audits.sized(config, run), run, config.corpus)
         found.append([shard.texts for shard in stream.index.shards])
     assert sum(found[0]) == sum(found[1]) == 1500
     assert len(found[0]) > 3

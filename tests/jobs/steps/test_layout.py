@@ -92,7 +92,7 @@ def test_parts_are_laid_out_by_interval_and_place_in_the_source(run, monkeypatch
     part, row = found.parts_and_rows(slice(None))
     assert (part == np.searchsorted([100, 100, 350], order, side="right")).all()
     assert (row == order - np.array([0, 100, 100, 350])[part]).all()
-    assert found.texts().tolist() == np.bincount(interval).tolist()
+    assert found.texts_by_interval().tolist() == np.bincount(interval).tolist()
     assert (found.population(500), found.documents) == (700, None)
     index = Index("", {}, "", 0, 0, 500, 500, {}, tuple(Shard(f"shards/{k}", 0) for k in range(4)))
     within = found.within(index, ["text 99", "text 350", "text 499"]).shards

@@ -33,7 +33,7 @@ def cluster(ray_session):
 @pytest.fixture(scope="module")
 def undisturbed(cluster, tmp_path_factory):
     tiling = grid(tmp_path_factory.mktemp("grid"))
-    assert sorted(tiled(cluster, blocks.work, (tiling,), TRIANGLE)) == TRIANGLE
+    assert sorted(tiled(cluster, blocks.compare_panels, (tiling,), TRIANGLE)) == TRIANGLE
     assert {tile: pairs_of(tiling, *tile) for tile in TRIANGLE} == {
         (i, j): (n := BOUNDS[i][1] - BOUNDS[i][0]) * (n - 1) // 2 if i == j else n * (BOUNDS[j][1] - BOUNDS[j][0])
         for i, j in TRIANGLE
@@ -53,7 +53,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_tile_changes_no_byte(cluster, und
         if i != j and not os.path.exists(mark):
             open(mark, "w").close()
             os._exit(1)
-        return blocks.work(tiling, i, j)
+        return blocks.compare_panels(tiling, i, j)
 
     assert sorted(tiled(cluster, deadly, (tiling,), TRIANGLE)) == TRIANGLE
     assert sum(pairs_of(tiling, *tile) for tile in TRIANGLE) == TEXTS * (TEXTS - 1) // 2
@@ -66,7 +66,7 @@ def test_panels_of_several_blocks_find_what_single_blocks_do(cluster, undisturbe
     """Neighbours, near-duplicates and counts to the bit; sums, which are added in another order, to rounding."""
     tiling = replace(grid(tmp_path / "run"), together=2)
     assert [list(tiling.panel(k)) for k in range(tiling.panels)] == [[0, 1], [2]]
-    found = list(tiled(cluster, blocks.work, (tiling,), tiles.upper_triangle(tiling.panels)))
+    found = list(tiled(cluster, blocks.compare_panels, (tiling,), tiles.upper_triangle(tiling.panels)))
     assert sum(pairs_of(tiling, *tile) for tile in found) == TEXTS * (TEXTS - 1) // 2
     place, names, order = "neighbours", Names(pa.array([str(k) for k in range(TEXTS)]), None), np.arange(TEXTS)[::-1]
     near = {}
@@ -123,7 +123,7 @@ def test_one_tile_is_computed_at_a_time_and_written_while_the_next_one_is(undist
     monkeypatch.setattr(blocks, "near_table", table)
     worker = PlainActor(0)
     with ThreadPoolExecutor(2) as pool:
-        for one in [pool.submit(worker.call, blocks.work, tiling, *tile) for tile in TRIANGLE]:
+        for one in [pool.submit(worker.call, blocks.compare_panels, tiling, *tile) for tile in TRIANGLE]:
             one.result(60)
     assert most == [1] * len(TRIANGLE)
     ours, theirs = digests(tiling), digests(undisturbed)  # Where neighbours may have been merged, too.
@@ -135,7 +135,7 @@ def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
     tiling = grid(tmp_path / "run")
     worker = PlainActor(0)
     for tile in TRIANGLE:
-        worker.call(blocks.work, tiling, *tile, device="cpu:0")
+        worker.call(blocks.compare_panels, tiling, *tile, device="cpu:0")
     for i, j in TRIANGLE:
         one, other = blocks.read_cells(tiling, i, j), blocks.read_cells(undisturbed, i, j)
         assert (one.pairs == other.pairs).all()

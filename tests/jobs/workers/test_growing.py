@@ -49,7 +49,7 @@ def test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing(nodes, tmp_path
 
     def work(tiling, i, j, device):
         time.sleep(0.5)
-        blocks.work(tiling, i, j)
+        blocks.compare_panels(tiling, i, j)
         (tmp_path / ray.get_runtime_context().get_node_id()).touch()
 
     done, used = [], [set(), set()]
@@ -67,7 +67,7 @@ def test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing(nodes, tmp_path
     assert sorted(done) == sorted(tiles)
     assert len(used[0] | used[1]) > FIRST + 2
     alone = grid(tmp_path / "alone")
-    assert sum(blocks.work(alone, i, j) for i, j in TRIANGLE) == TEXTS * (TEXTS - 1) // 2
+    assert sum(blocks.compare_panels(alone, i, j) for i, j in TRIANGLE) == TEXTS * (TEXTS - 1) // 2
     ours, theirs = digests(tiling), digests(alone)
     assert ours == theirs
     assert np.all([blocks.read_cells(tiling, *tile).pairs.sum() > 0 for tile in TRIANGLE])

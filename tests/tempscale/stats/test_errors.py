@@ -276,7 +276,7 @@ def dealt_figures(corpus, texts, groups, random):
         )
         cells = Cells.of(found, layout, dealt, None)
         sums = cells.sums(value)
-        means = np.array(with_all(cells, sums, layout.texts()), dtype=float)
+        means = np.array(with_all(cells, sums, layout.texts_by_interval()), dtype=float)
         estimates.append((cells, sums, Grouped(sums.replicates(cells.weights), len(place), means, layout, True)))
     cells, sums, before = estimates[0]
     figures = {name: cells.estimate(sums, k) for k, name in enumerate(cells.names)}
