@@ -135,7 +135,7 @@ def _groups(encoder: Any, texts: Sequence[str], groups: int) -> dict[str, Any]:
         layout.ids[members], tokens[members], np.zeros(len(members)), np.concatenate(group), np.concatenate(first),
         np.concatenate(second), value, value, value,
     )  # fmt: skip
-    cells = Cells.of(measured, layout, dealt, None, 0)
+    cells = Cells.of(measured, layout, dealt, None)
     sums = cells.sums(value)
     means = np.array(with_all(cells, sums, layout.texts_by_interval()), dtype=float)
     error, _ = summary.Grouped(sums.replicates(cells.weights), len(members), means, layout, True).errors()

@@ -92,7 +92,7 @@ def test_chunks_of_long_texts(tiny_model):
 def test_bfloat16_is_near_float32(tiny_model):
     own = tokens()
     expected = encoders(tiny_model, "bert")[0].encode_tokens(own)
-    rounded = Encoder(tiny_model("bert").to(CARD), None, Head("mean", []), 90, "bfloat16").encode_tokens(own)
+    rounded = Encoder(tiny_model("bert").to(CARD), None, Head("mean", []), 90, precision="bfloat16").encode_tokens(own)
     assert rounded.embeddings.dtype == torch.float32
     cosine = (rounded.embeddings * expected.embeddings).sum(1)
     assert 0.98 < float(cosine.min()) < 1 - 1e-7
@@ -111,7 +111,8 @@ def test_packed_equals_padded(tiny_model, family, temperature):
         pytest.skip("it has a position bias and is refused")
     precision = "float32" if CARD == "cpu" else "bfloat16"
     plain, packed = (
-        Encoder(tiny_model(family).to(CARD), None, Head("mean", []), 90, precision, packed=how) for how in (False, True)
+        Encoder(tiny_model(family).to(CARD), None, Head("mean", []), 90, precision=precision, packed=how)
+        for how in (False, True)
     )
     for encoder in (plain, packed):
         encoder.set_temperature(temperature)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempscale_jobs.corpus import readers
-from tempscale_jobs.corpus.readers import Columns, bounded, lines, parquet_rows, read
+from tempscale_jobs.corpus.readers import Columns, Span, bounded, lines, parquet_rows, read
 from tempscale_jobs.errors import UsageError
 
 pytestmark = pytest.mark.proof
@@ -150,6 +150,6 @@ def test_every_line_is_in_the_range_where_it_begins(texts, cuts, block):
         found = [
             record.values["text"].decode()
             for first, last in itertools.pairwise(ends)
-            for record in lines(io.BytesIO(data), "x.txt", "x", COLUMNS, first, last, 0)
+            for record in lines(io.BytesIO(data), "x.txt", "x", COLUMNS, Span(first, last, 0))
         ]
     assert found == [text for text in texts if text]

@@ -28,7 +28,7 @@ def test_any_row_of_pairs_gives_pairs_or_is_rejected_with_a_reason(tmp_path):
         settled = checked(PairsConfig, {"pairs": {"source": str(file), "max_rejected": 1}})
         counts, rejects = chunks.Counts(), Rejects()
         try:
-            found = list(chunks.pairs_of_rows(settled.pairs, settled.out, counts, rejects, lambda more: None))
+            found = list(chunks.pairs_of_rows(settled.pairs, settled.out, counts, rejects))
         except UsageError as error:
             answers.add(sentence(error).split("'")[2][:20])
             return

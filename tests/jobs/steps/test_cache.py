@@ -355,13 +355,13 @@ def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small
 @pytest.mark.soak
 def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
-        done = lookup.done
+        plain = lookup.results
 
-        def interrupted(cluster, function, work, **how):
-            found = done(cluster, function, work, **how)
+        def interrupted(cluster, function, work, name):
+            found = plain(cluster, function, work, name)
             return stop() if function is lookup.write_hits else found
 
-        patch.setattr(lookup, "done", interrupted)
+        patch.setattr(lookup, "results", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache")
     assert list((tmp_path / "run" / "texts").rglob("part-cached-*"))

@@ -4,6 +4,7 @@ import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +17,7 @@ from tempscale.collapse.aggregates import CosineCells, merge_tree
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.runs.folder import numbered
 from tempscale_jobs.steps import blocks
-from tempscale_jobs.steps.neighbours import Names, merge
+from tempscale_jobs.steps.neighbours import Labels, Names, merge
 from tempscale_jobs.workers import cluster as sessions
 from tempscale_jobs.workers.actor import PlainActor
 from tempscale_jobs.workers.dispatch import Piece, run_tasks
@@ -71,7 +72,7 @@ def test_panels_of_several_blocks_find_what_single_blocks_do(cluster, undisturbe
     place, names, order = "neighbours", Names(pa.array([str(k) for k in range(TEXTS)]), None), np.arange(TEXTS)[::-1]
     near = {}
     for own in (tiling, undisturbed):
-        merge(cluster, own, place, BOUNDS, ray.put(names), ray.put(order))
+        merge(own, place, BOUNDS, Labels(SimpleNamespace(cluster=cluster), order, ray.put(names)))
         found = [own.storage.read_table(own.found("corpus", k)) for k in range(own.panels)]
         near[own] = pa.concat_tables(found).to_pydict()
     assert near[tiling] == near[undisturbed]
