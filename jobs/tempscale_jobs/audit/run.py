@@ -60,7 +60,7 @@ def audit(config: AuditConfig, journal: Journal, *, fresh: bool = False) -> Run:
         with opening.run() as life:
             record = _finished(config, life, journal)
             if record is None:
-                record = _measured(config, life, journal)
+                record, config = _measured(config, life, journal)
             _end_night(config, life, record, journal)
     return life.run
 
@@ -83,8 +83,11 @@ def _finished(config: AuditConfig, life: Lifecycle, journal: Journal) -> dict[st
     return finished | {"config": folder.described(config), "command_line": folder.typed(config)}
 
 
-def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> dict[str, Any]:
-    """Read the corpus, measure it under every model and write the tables; return the content of run.json."""
+def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[dict[str, Any], AuditConfig]:
+    """Read the corpus, measure it under every model and write the tables.
+
+    Return the content of run.json, and the configuration with what was settled meanwhile.
+    """
     run, query_source, audited = life.run, None, list[Embedded]()
     night.check_windows(Night.of(run, config), config.embedding.max_length)
     config = sized(config, run)
@@ -113,7 +116,7 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> dict[st
                 audited.append(embedded)
             with journal.stage("tables") as stage:
                 stage.note = f"{len(summary.summarise(audited))} tables"
-    return life.record(**facts(audited, None if query_source is None else query_source.index))
+    return life.record(**facts(audited, None if query_source is None else query_source.index)), config
 
 
 def _given(scope: Scope) -> Embedded:

@@ -41,9 +41,11 @@ def _cosine_to_float32(scope: Embedded, stage: Stage) -> dict[str, Any]:
     for piece, cosines in scope.crew.run(cosines_to_float32, work):
         stage.advance(piece.size)
         of_piece[piece.number] = cosines
-    least, sums = zip(*(of_piece[k] for k in range(len(work))), strict=True)
-    found = {"precision": scope.encoding.precision, "texts": len(sample), "cosine_least": min(least)}
-    found["cosine_mean"] = sum(sums) / (len(sample) * len(run.temperatures))
+    least, total = min(one for one, _ in of_piece.values()), 0.0
+    for k in range(len(work)):
+        total += of_piece[k][1]
+    found = {"precision": scope.encoding.precision, "texts": len(sample), "cosine_least": least}
+    found["cosine_mean"] = total / (len(sample) * len(run.temperatures))
     run.storage.write_json(result_name(model), found)
     return found
 

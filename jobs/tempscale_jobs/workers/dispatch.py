@@ -14,6 +14,8 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +45,6 @@ NO_PROGRESS_SECONDS = 3600
 """Longer than any shard takes. Marks find a text that kills its process long before."""
 _PATIENCE_SECONDS = 60
 """So long work may take before an actor that has none makes room for one that may have lost its place."""
-_ANSWER_SECONDS = 60
 _NO_PROGRESS = (
     "no worker finished a piece of work within an hour: one hangs, or its machine is gone and no other took its place; see "
     "ray status, and start the same command again"
@@ -142,17 +143,25 @@ def share(value: Any) -> Any:
 
 def later(function: Callable[..., Any], *arguments: Any) -> Any:
     """A reference to what a task makes of these arguments, for tasks that are given it."""
+    return _remote(function).remote(*arguments)
+
+
+@lru_cache(maxsize=16)
+def _remote(function: Callable[..., Any]) -> Any:
+    """A function as Ray's tasks run it; each one that is made anew Ray sends to all workers anew."""
     import ray
 
-    return ray.remote(function).remote(*arguments)
+    return ray.remote(function)
 
 
 def ask_nodes(
-    function: Callable[..., Any], arguments: Mapping[str | None, tuple[Any, ...]], gpus: float = 0, seconds: float = 0
-) -> Generator[tuple[str | None, Any]]:
+    function: Callable[..., Any], arguments: Mapping[str | None, tuple[Any, ...]], gpus: float = 0, patience: float = 0,
+    linger: float = 0,
+) -> Generator[tuple[str | None, Any]]:  # fmt: skip
     """Run a function on each of these nodes, with its arguments; yield (node, answer). A node that dies gives none.
 
-    None is any node. With `seconds` a node that answers later gives none either.
+    None is any node. With `patience`, seconds for all nodes together, one that fails or answers later gives none either.
+    Where one answer ends all, the others may still be at work: `linger` waits for them.
     """
     import ray
     import ray.exceptions
@@ -162,18 +171,20 @@ def ask_nodes(
         ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError,
         ray.exceptions.LocalRayletDiedError,
     )  # fmt: skip
-    gone += (ray.exceptions.GetTimeoutError,) if seconds else ()
-    task, asked = ray.remote(num_cpus=0, num_gpus=gpus, max_retries=3)(function), dict[str | None, Any]()
+    gone, retries = ((ray.exceptions.RayError,), 0) if patience else (gone, 3)
+    task, asked = ray.remote(num_cpus=0, num_gpus=gpus, max_retries=retries)(function), dict[str | None, Any]()
     for node, given in arguments.items():
         place = {} if node is None else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
         asked[node] = task.options(**place).remote(*given)
+    end = time.monotonic() + (patience or NO_PROGRESS_SECONDS)
     try:
         with readable_failures():
             for node, reference in asked.items():
                 with suppress(*gone):
-                    yield node, ray.get(reference, timeout=seconds or NO_PROGRESS_SECONDS)
-    finally:  # Where one answer ends all, the other nodes may still be at work.
-        ray.wait(list(asked.values()), num_returns=len(asked), timeout=_ANSWER_SECONDS)
+                    yield node, ray.get(reference, timeout=max(0.0, end - time.monotonic()))
+    finally:
+        if linger:
+            ray.wait(list(asked.values()), num_returns=len(asked), timeout=linger)
 
 
 def run_with_ray_data(
@@ -415,7 +426,7 @@ class _Call(NamedTuple):
 class _Tasks:
     """Tasks on CPUs. They have no workers: each place is for one piece, whichever process runs it."""
 
-    gives_up = False
+    gives_up = gives_again = False
 
     def __init__(self, cluster: Cluster, function: Callable[..., Any], ahead: int, how: Mapping[str, Any]) -> None:
         import ray
@@ -448,6 +459,8 @@ class _Tasks:
 
 class _Actors(_Tasks):
     """The actors of a crew."""
+
+    gives_again = True
 
     def __init__(self, crew: Crew, call: _Call) -> None:
         self._crew, self._call, self.gives_up = crew, call, call.gives_up
@@ -502,9 +515,10 @@ def _results(
             if following is None and not flights.flying:
                 return
             if following is not None and workers.idle:
-                worker = workers.idle.pop(0)
-                flights.begin(workers.give(worker, following[0]), following[0], worker, following[1])
-                following = None
+                worker, (piece, unreached), following = workers.idle.pop(0), following, None
+                reference = workers.give(worker, piece)
+                # What a piece is given is kept only where it may be given out again.
+                flights.begin(reference, piece if workers.gives_again else piece._replace(arguments=()), worker, unreached)
                 continue
             reference = _next(workers, flights, nothing_waits=following is None)
             if reference in workers.starting:
@@ -589,9 +603,12 @@ class Flights:
     at_once: int
     clock: Callable[[], float] = time.monotonic
     flying: dict[Any, _Flight] = field(default_factory=dict)
+    _of_worker: defaultdict[int, dict[Any, _Flight]] = field(default_factory=lambda: defaultdict(dict))
+    """The pieces that each worker has, in the order in which it was given them."""
     _rates: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """The seconds of finished pieces for their cost, sorted, of each sort that is alike."""
     _lock: Any = field(default_factory=threading.RLock)
+    _reporting: Any = field(default_factory=threading.RLock)
     _ended: threading.Event = field(default_factory=threading.Event)
     _reported: bool = False
     """Whether the last report had a piece."""
@@ -606,39 +623,41 @@ class Flights:
         self._ended.set()
         with self._lock:
             self.flying.clear()
-            self.look()
+        self.look()
         if self.journal is not None:
             self._thread.join(LOOK_SECONDS)  # Before Ray itself ends, which it asks.
 
     def begin(self, reference: Any, piece: Piece, worker: Any, unreached: int = 0) -> None:
         """A worker is given a piece."""
         with self._lock:
-            now, ahead = self.clock(), len(self._of(worker))
-            self.flying[reference] = _Flight(piece, worker, unreached, now, now if ahead < self.at_once else None)
+            now, own = self.clock(), self._of_worker[id(worker)]
+            flight = _Flight(piece, worker, unreached, now, now if len(own) < self.at_once else None)
+            self.flying[reference] = own[reference] = flight
 
     def end(self, reference: Any, finished: bool = True) -> None:
         """A piece has come back; one that is not finished has failed and says nothing of the others."""
         with self._lock:
             flight = self.flying.pop(reference)
-            self._land(flight, finished)
-            if flight.slow:
-                self.look()
+            self._land(reference, flight, finished)
+        if flight.slow:
+            self.look()
 
     def look(self) -> None:
         """Report the slow pieces, if there are any or were any; an error in that does not end the run."""
-        with self._lock, suppress(Exception):
+        with self._reporting, suppress(Exception):
             if self.journal is None:
                 return
-            for reference in self.come_back():  # The driver may have been busy with something else when these did.
-                self._land(self.flying[reference], finished=True)
+            with self._lock:
+                for reference in self.come_back():  # The driver may have been busy with something else when these did.
+                    self._land(reference, self.flying[reference], finished=True)
+                seen = [(flight, self._exceeded(flight), self.clock()) for flight in self.flying.values()]
             slow, new = list[Slow](), list[Slow]()
-            for flight in self.flying.values():
-                usual = self._exceeded(flight)
+            for flight, usual, now in seen:  # Without the lock: a name may take seconds.
                 if usual is None or flight.began is None:
                     continue
                 first = not flight.slow
                 flight.slow = flight.slow or _name(flight.piece)
-                slow.append(Slow(flight.slow, self.clock() - flight.began, usual))
+                slow.append(Slow(flight.slow, now - flight.began, usual))
                 new += slow[-1:] * first
             if slow or self._reported:
                 self._reported = bool(slow)
@@ -648,20 +667,17 @@ class Flights:
         while not self._ended.wait(LOOK_SECONDS):
             self.look()
 
-    def _of(self, worker: Any) -> list[_Flight]:
-        """The pieces that a worker has, in the order in which it was given them."""
-        return [flight for flight in self.flying.values() if flight.worker is worker and not flight.back]
-
-    def _land(self, flight: _Flight, finished: bool) -> None:
+    def _land(self, reference: Any, flight: _Flight, finished: bool) -> None:
         """A piece is done, and what waits behind it begins."""
         if flight.back:
             return
-        flight.back = True
+        flight.back, own = True, self._of_worker[id(flight.worker)]
+        del own[reference]
         if finished:
             # One that overtook others began at some time since it was given: its seconds are rather too many.
             began = flight.given if flight.began is None else flight.began
             insort(self._rates[flight.piece.alike], (self.clock() - began) / max(flight.piece.cost, 1e-12))
-        for other in self._of(flight.worker)[: self.at_once]:
+        for other in islice(own.values(), self.at_once):
             other.began = self.clock() if other.began is None else other.began
 
     def _exceeded(self, flight: _Flight) -> float | None:

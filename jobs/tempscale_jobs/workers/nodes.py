@@ -44,7 +44,8 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
     roots = [storage.root for _, storage in local]
     try:
         # A node that dies during the check gives no answer, and the run will not use it.
-        with closing(ask_nodes(answer, {node: (roots, list(models), token, node) for node in nodes})) as answers:
+        given = {node: (roots, list(models), token, node) for node in nodes}
+        with closing(ask_nodes(answer, given, linger=_ANSWER_SECONDS)) as answers:
             for node, (read, present, kind) in answers:
                 processors.add(kind)
                 for (option, storage), seen in zip(local, read, strict=True):
@@ -74,7 +75,7 @@ def that_sees(files: Sequence[str]) -> dict[str, Any]:
         return {}
     few = [(file, os.path.getsize(file)) for file in (files[0], files[-1])]
     # A node that is gone sees nothing, and may come back.
-    seen = dict(ask_nodes(_sees, dict.fromkeys(nodes, (few,)), seconds=_ANSWER_SECONDS))
+    seen = dict(ask_nodes(_sees, dict.fromkeys(nodes, (few,)), patience=_ANSWER_SECONDS))
     if len(seen) == len(nodes) and all(seen.values()):
         return {}
     return {"label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
