@@ -63,10 +63,8 @@ FAULTS = (
         "exit code 3, a sentence, and a folder that can be resumed",
         (
             "test_faults::test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes",
-            "test_cli::test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it",
             "test_ends::test_a_kill_before_a_command_begins_is_incomplete",
-            "test_ends::test_an_import_is_finished_before_it_is_interrupted",
-            "test_submit::test_a_polite_kill_asks_nobody_and_leaves_the_job_running",
+            "test_submit::test_an_interrupt_leaves_the_job_running_and_says_how_to_follow_and_stop_it",
         ),
     ),
     (
@@ -202,7 +200,7 @@ FAULTS = (
             "test_imports::test_a_stream_that_cannot_write_a_letter_changes_no_exit_code",
             "test_ends::test_closed_streams_are_no_failure_of_the_run",
             "test_ends::test_what_only_prints_is_done_where_its_reader_has_read_enough",
-            "test_ends::test_a_kill_while_ray_starts_is_incomplete",
+            "test_ends::test_a_kill_while_ray_starts_is_incomplete_and_leaves_nothing",
         ),
     ),
     (

@@ -17,7 +17,7 @@ from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import bfloat16, nodes
-from tempscale_jobs.workers.cluster import Cluster, check_reachable, session, session_ahead
+from tempscale_jobs.workers.cluster import Cluster, check_reachable, session
 
 Config = TypeVar("Config", bound=Command)
 
@@ -33,12 +33,6 @@ class Lifecycle:
         self.is_mended = False
         """Whether the run was complete, and makes something of it again."""
         self._record: dict[str, Any] | None = None
-
-    @contextmanager
-    def cluster_ahead(self) -> Iterator[None]:
-        """Start Ray while the block reads the corpus; `cluster` in the block waits for it."""
-        with session_ahead(self._config.execution):
-            yield
 
     @contextmanager
     def cluster(self, **shared: Storage) -> Iterator[Cluster]:

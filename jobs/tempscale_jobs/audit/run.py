@@ -91,31 +91,30 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
     run, query_source, audited = life.run, None, list[Embedded]()
     night.check_windows(Night.of(run, config), config.embedding.max_length)
     config = sized(config, run)
-    with life.cluster_ahead():
-        with journal.stage("read the corpus") as stage:
-            if config.queries is not None:  # First, so that a mistake in them leaves no run to resume.
-                query_source = open_source(config, run.below("queries"), config.queries)
-            corpus = open_source(config, run, config.corpus, stage)
-            stage.note = corpus.described()
-        cache = {} if config.execution.cache is None else {"cache": Storage(config.execution.cache)}
-        with life.cluster(**cache) as cluster:
-            config = life.settled(config, cluster)
-            if query_source is not None:
-                query_source.read_all(cluster, journal, "all of the queries")
-            corpus.read_all(cluster, journal, "all of the corpus")
-            check_dimensions(config, run, None if query_source is None else run.below("queries"))
-            journal.count("rejected", corpus.index.rejected)
-            for model in run.models:
-                with Crew(run, cluster, model, config.embedding) as crew:
-                    scope = Scope(
-                        config, config.embedding, config.corpus, corpus.index, run, model, cluster, crew, journal
-                    )  # fmt: skip
-                    embedded = _given(scope) if model == GIVEN else embed_all(scope, query_source)
-                    _measure_all_pairs(embedded)
-                _after_crew(embedded)
-                audited.append(embedded)
-            with journal.stage("tables") as stage:
-                stage.note = f"{len(summary.summarise(audited))} tables"
+    with journal.stage("read the corpus") as stage:
+        if config.queries is not None:  # First, so that a mistake in them leaves no run to resume.
+            query_source = open_source(config, run.below("queries"), config.queries)
+        corpus = open_source(config, run, config.corpus, stage)
+        stage.note = corpus.described()
+    cache = {} if config.execution.cache is None else {"cache": Storage(config.execution.cache)}
+    with life.cluster(**cache) as cluster:
+        config = life.settled(config, cluster)
+        if query_source is not None:
+            query_source.read_all(cluster, journal, "all of the queries")
+        corpus.read_all(cluster, journal, "all of the corpus")
+        check_dimensions(config, run, None if query_source is None else run.below("queries"))
+        journal.count("rejected", corpus.index.rejected)
+        for model in run.models:
+            with Crew(run, cluster, model, config.embedding) as crew:
+                scope = Scope(
+                    config, config.embedding, config.corpus, corpus.index, run, model, cluster, crew, journal
+                )  # fmt: skip
+                embedded = _given(scope) if model == GIVEN else embed_all(scope, query_source)
+                _measure_all_pairs(embedded)
+            _after_crew(embedded)
+            audited.append(embedded)
+        with journal.stage("tables") as stage:
+            stage.note = f"{len(summary.summarise(audited))} tables"
     return life.record(**facts(audited, None if query_source is None else query_source.index)), config
 
 

@@ -6,10 +6,8 @@ import atexit
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -79,7 +77,7 @@ app.add_typer(submit.app)
 def main() -> NoReturn:
     """The console command."""
     outlets.install()
-    _hear_sigterm()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # A polite kill ends as Ctrl-C does.
     try:
         app(prog_name="tempscale")  # However Python was started: `python -m tempscale` is the same command.
         _end(0)
@@ -89,57 +87,6 @@ def main() -> NoReturn:
         if not isinstance(end.code, int | None):
             raise
         _end(3 if end.code == _INTERRUPTED else end.code or 0)
-
-
-def _hear_sigterm() -> None:
-    """Let a polite kill end as Ctrl-C does: the folder stays resumable and Ray is stopped.
-
-    Ray's core takes the handler of SIGTERM for itself while it starts, and resets it when it ends. So no thread hears the
-    signal but one that waits for it, and passes it on to this one as another.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if not hasattr(signal, "pthread_sigmask"):
-        return
-    heard = threading.Event()
-
-    def interrupt(_: int, frame: FrameType | None) -> None:
-        if not heard.is_set() and not _imports(frame):
-            heard.set()
-            raise KeyboardInterrupt
-
-    def interrupt_by_key(number: int, frame: FrameType | None) -> None:
-        if _imports(frame):
-            os.kill(os.getpid(), signal.SIGTERM)  # Which is passed on until it is heard.
-        else:
-            signal.default_int_handler(number, frame)
-
-    signal.signal(signal.SIGUSR2, interrupt)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # Else someone has it ignored.
-        signal.signal(signal.SIGINT, interrupt_by_key)
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    main_thread = threading.get_ident()
-
-    def wait() -> None:
-        while True:
-            signal.sigwait({signal.SIGTERM})
-            heard.clear()
-            signal.pthread_kill(main_thread, signal.SIGUSR2)
-            # One that comes just before the main thread begins to wait for something does not end that wait.
-            while not heard.wait(0.1):
-                signal.pthread_kill(main_thread, signal.SIGUSR2)
-
-    threading.Thread(target=wait, name="sigterm", daemon=True).start()
-
-
-def _imports(frame: FrameType | None) -> bool:
-    """Whether a module is imported there. What is raised in the midst of that may leave Python's lock of imports locked, and
-    the thread in which Ray starts would wait for it for ever.
-    """
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False
 
 
 def _end(code: int) -> NoReturn:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import re
-import signal
 import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -42,10 +39,6 @@ QUIET_SECONDS = 60.0
 LOG_BYTES_A_SECOND = 1_000_000
 """Ray returns only whole logs, so a large log is fetched less often."""
 _LAST_LOOKS = 3
-
-
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM: unlike on Ctrl-C, nobody can answer a question."""
 
 
 class Manner(NamedTuple):
@@ -167,7 +160,7 @@ def _send(client: Any, sent: Submission, identifier: str, url: str) -> None:
 
 
 class Watch:
-    """Waits for a job: shows the new lines of its log, and asks on Ctrl-C."""
+    """Waits for a job: and shows the new lines of its log."""
 
     def __init__(self, client: Any, identifier: str, url: str, console: Console) -> None:
         self._client, self._identifier, self._url, self._console = client, identifier, url, console
@@ -175,22 +168,17 @@ class Watch:
         self._printed, self._next_log = 0, 0.0
 
     def wait(self) -> int:
-        """Wait for the job and return its exit code; 3 if the user leaves it running.
+        """Wait for the job and return its exit code; 3 where the user interrupts this, which leaves the job running.
 
         Raises:
             IncompleteRun: the cluster was lost, or no longer knows the job.
         """
-        with _kills_distinguished():
-            while True:
-                try:
-                    return self._follow()
-                except KeyboardInterrupt as interrupt:
-                    wish = "leave" if isinstance(interrupt, _Terminated) else self.ask()
-                if wish == "stop":
-                    self._stop()
-                elif wish == "leave":
-                    self._say(f"left running: {by_hand('logs', self._identifier, self._url)}")
-                    return INCOMPLETE
+        try:
+            return self._follow()
+        except KeyboardInterrupt:
+            for what, verb in (("left running", "logs"), ("to stop it", "stop")):
+                self._say(f"{what}: {by_hand(verb, self._identifier, self._url)}")
+            return INCOMPLETE
 
     def _follow(self) -> int:
         from ray.exceptions import AuthenticationError
@@ -261,40 +249,3 @@ class Watch:
     def _say(self, what: str) -> None:
         self._printed_at = time.monotonic()
         self._console.print(what, highlight=False, markup=False, soft_wrap=True)
-
-    def ask(self) -> str:
-        """What somebody at the terminal wants: "stop", "leave" or "go on"; "leave" where nobody is there."""
-        if not (sys.stdin.isatty() and self._console.is_terminal):
-            return "leave"
-        with suppress(EOFError, KeyboardInterrupt):
-            while True:
-                self._say("\nstop the job, leave it running, or go on waiting? [stop/leave/go on]")
-                answer = input().strip().lower()
-                for wish in ("stop", "leave", "go on"):
-                    if answer and wish.startswith(answer):
-                        return wish
-        return "leave"
-
-    def _stop(self) -> None:
-        try:
-            self._client.stop_job(self._identifier)
-            self._say("stopping")
-        except (OSError, RuntimeError, ValueError) as error:
-            self._say(f"it could not be stopped: {why(error, self._url)}")
-
-
-@contextmanager
-def _kills_distinguished() -> Iterator[None]:
-    """Raise `_Terminated` on SIGTERM, so that only Ctrl-C asks the user."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(*_: Any) -> None:
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

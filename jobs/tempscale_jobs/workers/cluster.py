@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import random
@@ -12,13 +11,12 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.errors import IncompleteRun, UsageError
-from tempscale_jobs.outlets import Outlet
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import headroom, private, raylet
@@ -80,114 +78,6 @@ class Cluster:
         return items
 
 
-class _Ahead:
-    """Ray, which starts in a thread while this process does something else, or waits for it.
-
-    In the main thread Ray would take SIGTERM for itself, and end the process with a code of its own while it starts. The
-    thread lives as long as Ray does: the kernel ends a child process with the thread that started it.
-    """
-
-    def __init__(self, execution: Execution) -> None:
-        self._execution = execution
-        self._error: BaseException | None = None
-        self._kept = ExitStack()
-        """What lasts as long as Ray does."""
-        self._folder = self._kept.enter_context(private.surroundings(joined=execution.address is not None))
-        # Set here, in the main thread: progress bars replace sys.stderr too, and put back what they found.
-        self._stderr = _beside_two()
-        self._replaced = _inherited() if execution.address is None else {}
-        self._done, self._ended = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ray", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            _start(self._execution, self._folder)
-        except BaseException as error:
-            self._error = error
-        self._done.set()
-        self._ended.wait()
-
-    def wait(self) -> None:
-        """Wait until Ray has started; raise what prevented it."""
-        self._done.wait()
-        self._restore()
-        if self._error is not None:
-            raise self._error
-
-    def stop(self) -> None:
-        """Stop Ray, if it started."""
-        import ray
-
-        self._done.wait()
-        self._restore()
-        with self._kept:
-            if self._error is None or ray.is_initialized():
-                ray.shutdown()
-            self._ended.set()
-            self._thread.join()
-        if self._stderr is not None:
-            sys.stderr, mine = self._stderr, sys.stderr
-            mine.close()
-
-    def _restore(self) -> None:
-        for name, value in self._replaced.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-        self._replaced = {}
-
-
-def _inherited() -> dict[str, str | None]:
-    """Set what Ray's processes on this machine inherit; return what this process had.
-
-    A runtime_env would do it too, but not of the workers that Ray starts with itself: those would stay idle, and the first
-    task and the first actor would each wait two seconds for another.
-    """
-    if "polars" in sys.modules:
-        sys.modules["polars"].thread_pool_size()  # The threads of this process are begun before: it has all its processors.
-    own = {name: os.environ.get(name) for name in _ONE_THREAD}
-    os.environ.update(_ONE_THREAD)
-    return own
-
-
-@contextmanager
-def _sigterm_kept(inherited: bool) -> Iterator[None]:
-    """Put back this process's handler of SIGTERM when Ray has started, whose core would end the process by a dump.
-
-    Only the main thread may do that in Python, and it reads the corpus meanwhile. The command line waits for the signal in a
-    thread and blocks it in all others (see `cli.app`); where it is `inherited`, Ray's own processes must hear it.
-    """
-    get, put = ctypes.pythonapi.PyOS_getsig, ctypes.pythonapi.PyOS_setsig
-    get.restype = put.restype = ctypes.c_void_p
-    get.argtypes, put.argtypes = [ctypes.c_int], [ctypes.c_int, ctypes.c_void_p]
-    own = get(signal.SIGTERM)
-    blocked = signal.pthread_sigmask(signal.SIG_UNBLOCK if inherited else signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        yield
-    finally:
-        put(signal.SIGTERM, own)
-        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-
-
-_ahead: list[_Ahead] = []
-"""At most one."""
-
-
-@contextmanager
-def session_ahead(execution: Execution) -> Iterator[None]:
-    """Start Ray on this machine in the background; a `session` in the block waits for it. A cluster is joined there only."""
-    if initialized() or execution.address is not None:
-        yield
-        return
-    _ahead.append(_Ahead(execution))
-    try:
-        yield
-    finally:
-        _ahead.pop().stop()
-
-
 def initialized() -> bool:
     """Whether Ray runs in this process, without importing it."""
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
@@ -200,13 +90,7 @@ def session(execution: Execution, journal: Journal | None = None) -> Iterator[Cl
     The journal is told which pieces of work are slow.
     """
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
-    if _ahead:
-        _ahead[-1].wait()
-    begun_ahead, started = bool(_ahead), not initialized()
-    own = _Ahead(execution) if started else None  # Before Ray is imported, which reads its environment then.
-    try:
-        if own is not None:
-            own.wait()
+    with nullcontext() if initialized() else _ray(execution):
         import ray
 
         configure_data()
@@ -215,15 +99,40 @@ def session(execution: Execution, journal: Journal | None = None) -> Iterator[Cl
         gpus = int(max(resources.get("GPU", 0), resources.get(_TO_COME, 0)))
         # Keep one logical CPU for tokenising.
         workers = execution.workers or gpus * execution.actors_per_gpu or max(1, int(resources.get("CPU", 1)) - 1)
-        with ExitStack() as watches:
-            if started or begun_ahead:
-                watches.enter_context(raylet.watched())
-            if begun_ahead or (started and execution.address is None):
-                watches.enter_context(headroom.kept())
-            yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed, execution.actors_per_gpu, journal)
+        yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed, execution.actors_per_gpu, journal)
+
+
+@contextmanager
+def _ray(execution: Execution) -> Iterator[None]:
+    """Join the configured cluster, or start Ray on this machine, until the block ends."""
+    is_joined = execution.address is not None
+    with private.surroundings(is_joined) as folder:
+        import ray  # It reads its environment when it is imported.
+
+        try:
+            with _sigterm_kept():
+                if is_joined:
+                    _join(execution)
+                else:
+                    _start(execution, folder)
+            with raylet.watched(), nullcontext() if is_joined else headroom.kept():
+                yield
+        finally:
+            with _sigterm_kept():
+                ray.shutdown()
+
+
+@contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Put back the handler of SIGTERM, which Ray takes for itself when it starts, and resets when it ends."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit:  # Ray's own handler ends the process with a code of its own.
+        raise KeyboardInterrupt from None
     finally:
-        if own is not None:
-            own.stop()
+        if threading.current_thread() is threading.main_thread() and handler is not None:
+            signal.signal(signal.SIGTERM, handler)
 
 
 def holds_gpus(execution: Execution) -> bool:
@@ -236,36 +145,38 @@ def holds_gpus(execution: Execution) -> bool:
         return bool(cluster.gpus)
 
 
-def _start(execution: Execution, folder: str) -> None:
+def _join(execution: Execution) -> None:
     import ray
     from ray.exceptions import AuthenticationError
 
-    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR, "job_config": private.job()}
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
-    if execution.address is not None:
-        if execution.address == "auto" and "://" in os.environ.get("RAY_ADDRESS", ""):  # Ray would be a client there.
-            raise UsageError("RAY_ADDRESS names no machine of a cluster but a client's or dashboard's address; unset it")
-        check_reachable(execution)
-        try:
-            with _silenced_stderr(), _sigterm_kept(inherited=False):
-                ray.init(address=execution.address, runtime_env={"env_vars": _ONE_THREAD}, **quiet)
-        except AuthenticationError:
-            raise UsageError(
-                f"the Ray cluster at '{execution.address}' asks for its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
-                "or RAY_AUTH_TOKEN_PATH where it is not in ~/.ray/auth_token"
-            ) from None
-        except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-            mend = "" if os.environ.get("RAY_AUTH_MODE") != "token" else _NOT_LET_IN
-            problem = f"the Ray cluster at '{execution.address}' cannot be joined: {reason(error)}{mend}"
-            raise UsageError(problem) from None
-        return
+    if execution.address == "auto" and "://" in os.environ.get("RAY_ADDRESS", ""):  # Ray would be a client there.
+        raise UsageError("RAY_ADDRESS names no machine of a cluster but a client's or dashboard's address; unset it")
+    check_reachable(execution)
+    try:
+        ray.init(address=execution.address, runtime_env={"env_vars": _ONE_THREAD}, **_quiet())
+    except AuthenticationError:
+        raise UsageError(
+            f"the Ray cluster at '{execution.address}' asks for its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
+            "or RAY_AUTH_TOKEN_PATH where it is not in ~/.ray/auth_token"
+        ) from None
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        mend = "" if os.environ.get("RAY_AUTH_MODE") != "token" else _NOT_LET_IN
+        problem = f"the Ray cluster at '{execution.address}' cannot be joined: {reason(error)}{mend}"
+        raise UsageError(problem) from None
+
+
+def _start(execution: Execution, folder: str) -> None:
+    import ray
+
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     workers = execution.workers or os.cpu_count() or 1
     try:
-        with _silenced_stderr(), _sigterm_kept(inherited=True):
+        # A runtime_env would not reach the workers that Ray starts with itself: they would stay idle, and the first task
+        # and the first actor would each wait two seconds for another.
+        with private.environment(_ONE_THREAD):
             ray.init(
                 address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
-                _temp_dir=folder, **quiet,
+                _temp_dir=folder, **_quiet(),
             )  # fmt: skip
         private.close_folders(folder)
     except Exception as error:
@@ -274,6 +185,11 @@ def _start(execution: Execution, folder: str) -> None:
         raise IncompleteRun(
             "Ray did not start on this machine within half a minute: it has too much else to do; the same command goes on"
         ) from None
+
+
+def _quiet() -> dict[str, Any]:
+    """What is said to Ray wherever it starts: nothing is printed, and nothing is imported from the current folder."""
+    return {"log_to_driver": False, "logging_level": logging.ERROR, "job_config": private.job()}
 
 
 def check_reachable(execution: Execution) -> None:
@@ -288,41 +204,6 @@ def check_reachable(execution: Execution) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
     except OSError as error:
         raise UsageError(f"the Ray cluster at '{address}' cannot be reached: {error.strerror or error}") from None
-
-
-@contextmanager
-def _silenced_stderr() -> Iterator[None]:
-    """Hide the start messages of Ray's C++ core; its errors are raised as exceptions. What Python writes is still seen."""
-    own = _beside_two()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        if own is not None:
-            sys.stderr, other = own, sys.stderr
-            other.close()
-        os.close(kept)
-        os.close(nowhere)
-
-
-def _beside_two() -> Any:
-    """Let `sys.stderr` write to a copy of file descriptor 2; return what it was, or None where it is no such file."""
-    own = sys.stderr
-    own.flush()
-    if not _is_two(own):
-        return None
-    sys.stderr = Outlet(open(os.dup(2), "w", buffering=1, encoding=own.encoding, errors=own.errors))  # noqa: SIM115
-    return own
-
-
-def _is_two(stream: Any) -> bool:
-    """Whether a stream writes to file descriptor 2."""
-    try:
-        return bool(stream.fileno() == 2)
-    except (OSError, ValueError, AttributeError):  # As test runners replace it.
-        return False
 
 
 def configure_data() -> None:

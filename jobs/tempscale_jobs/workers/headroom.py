@@ -78,6 +78,6 @@ def _threshold() -> float:
 def _interrupt() -> None:
     """Raise KeyboardInterrupt in the main thread, wherever it waits."""
     if signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
-        os.kill(os.getpid(), signal.SIGTERM)  # The command line hears it even where a Ctrl-C is ignored; see `cli.app`.
+        os.kill(os.getpid(), signal.SIGTERM)  # The command line hears it even where a Ctrl-C is ignored.
     else:
         _thread.interrupt_main()

@@ -1,6 +1,5 @@
 """The command line as a user meets it: help, sentences, exit codes."""
 
-import contextlib
 import json
 import os
 import re
@@ -148,72 +147,8 @@ def test_the_plan_names_what_a_run_costs_and_writes_nothing(tmp_path, minilm):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("no_ray")
 @pytest.mark.proof
-def test_a_polite_kill_is_an_interrupt_whatever_ray_does_with_it():
-    """Ray's core takes SIGTERM below Python when it starts; the handler of before is put back. See test_ends, too."""
-    code = """
-import ctypes, signal
-from tempscale_jobs.workers.cluster import _sigterm_kept
-put = ctypes.pythonapi.PyOS_setsig
-put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
-signal.signal(signal.SIGTERM, signal.default_int_handler)
-for inherited in (True, False):
-    with _sigterm_kept(inherited):
-        put(signal.SIGTERM, None)  # The default: the end of the process, without a word.
-    try:
-        signal.raise_signal(signal.SIGTERM)
-    except KeyboardInterrupt:
-        print("interrupted")
-"""
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert (found.returncode, found.stdout) == (0, "interrupted\ninterrupted\n")
-
-
-AHEAD = """
-import sys, threading
-from rich.console import Console
-from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.runs.journal import Journal
-from tempscale_jobs.workers import cluster as sessions
-
-shown, silent, closed = threading.Event(), threading.Event(), threading.Event()
-
-def start(*started):
-    shown.wait()
-    with sessions._silenced_stderr():
-        silent.set()
-        closed.wait()
-
-sessions._start = start
-journal = Journal(Console(stderr=True))
-with sessions.session_ahead(Execution.model_validate({})):
-    with journal.stage("read the corpus"):
-        shown.set()
-        silent.wait()
-    closed.set()
-    sessions._ahead[-1].wait()
-    with journal.stage("embed"):
-        pass
-print("the end", file=sys.stderr)
-"""
-
-
-@pytest.mark.proof
-def test_a_bar_that_ends_while_ray_starts_leaves_its_line_and_the_screen():
-    ours, theirs = os.openpty()
-    process = subprocess.Popen([sys.executable, "-c", AHEAD], stdout=theirs, stderr=theirs)
-    os.close(theirs)
-    shown = b""
-    with contextlib.suppress(OSError):  # What reading gives once the other end is closed.
-        while some := os.read(ours, 4096):
-            shown += some
-    os.close(ours)
-    assert process.wait(60) == 0, shown.decode()
-    for line in ("read the corpus", "✓", "embed", "the end"):
-        assert line in shown.decode()
-    assert "Traceback" not in shown.decode()
-
-
 def test_a_ray_that_does_not_start_is_an_incomplete_run(monkeypatch):
     import ray
 
@@ -224,7 +159,6 @@ def test_a_ray_that_does_not_start_is_an_incomplete_run(monkeypatch):
     def slow(**_):
         raise Exception("The current node timed out during startup. This could happen because ...")
 
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", slow)
     with (
         pytest.raises(IncompleteRun),

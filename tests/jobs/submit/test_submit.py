@@ -1,10 +1,7 @@
 """What `tempscale submit` sends, refuses and answers, against a head that is told what to say."""
 
 import datetime
-import os
 import shlex
-import signal
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -433,43 +430,13 @@ def test_a_quiet_job_is_told_of_and_a_large_log_is_fetched_less_often(told, monk
     assert "running for 0 s" in run.err
 
 
-def test_ctrl_c_without_a_terminal_leaves_the_job_running(told):
+def test_an_interrupt_leaves_the_job_running_and_says_how_to_follow_and_stop_it(told):
     client = Head(RUNNING, KeyboardInterrupt(), DONE)
     run = told(client, "--", *RUN)
     assert run.code == 3
     assert "ray job logs" in run.err
+    assert "ray job stop" in run.err
     assert not client.stopped
-
-
-@pytest.mark.parametrize(
-    ("typed", "code", "stopped"),
-    [(["s"], 3, 1), (["STOP"], 3, 1), (["l"], 3, 0), ([], 3, 0), ([""], 3, 0), (["what", "", "go"], 0, 0)],
-)
-def test_ctrl_c_asks_and_the_answer_may_be_short(monkeypatch, typed, code, stopped):
-    def answer():
-        if not typed:
-            raise EOFError
-        return typed.pop(0)
-
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr("builtins.input", answer)
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    console = SimpleNamespace(is_terminal=True, print=lambda *_, **__: None)
-    client = Head(RUNNING, KeyboardInterrupt(), RUNNING, job("STOPPED") if stopped else DONE)
-    assert watch.Watch(client, "x", "http://x", console).wait() == code
-    assert len(client.stopped) == stopped
-
-
-def test_a_polite_kill_asks_nobody_and_leaves_the_job_running(told, monkeypatch):
-    monkeypatch.setattr(watch.Watch, "ask", lambda self: pytest.fail("nobody is there"))
-
-    def killed():
-        os.kill(os.getpid(), signal.SIGTERM)
-        return RUNNING
-
-    before = signal.getsignal(signal.SIGTERM)
-    assert told(Head(killed, DONE), "--", *RUN).code == 3
-    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_too_large_a_folder_is_refused_and_its_largest_entries_are_named(told, night, monkeypatch):

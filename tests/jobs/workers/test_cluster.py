@@ -1,7 +1,6 @@
 """The Ray that a run starts on its machine: what its workers inherit, and what this process keeps."""
 
 import os
-from contextlib import nullcontext
 
 import pytest
 import ray
@@ -34,19 +33,15 @@ class Counting:
         return threads()
 
 
-@pytest.mark.parametrize("ahead", [True, pytest.param(False, marks=pytest.mark.soak)])
-def test_workers_have_one_thread_each_and_this_process_keeps_its_own(monkeypatch, ahead):
+def test_workers_have_one_thread_each_and_this_process_keeps_its_own(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     for name in VARIABLES[1:]:
         monkeypatch.delenv(name, raising=False)
     own, execution = of_this_process(), Execution.model_validate({"workers": 1})
-    with pytest.MonkeyPatch.context() as patch:
-        if not ahead:
-            patch.setattr(sessions, "session_ahead", lambda execution: nullcontext())
-        with sessions.session_ahead(execution), sessions.session(execution):
-            assert of_this_process() == own
-            actor = ray.remote(num_cpus=1)(Counting).remote()
-            found = [ray.get(ray.remote(num_cpus=1)(threads).remote()), ray.get(actor.threads.remote())]
+    with sessions.session(execution):
+        assert of_this_process() == own
+        actor = ray.remote(num_cpus=1)(Counting).remote()
+        found = [ray.get(ray.remote(num_cpus=1)(threads).remote()), ray.get(actor.threads.remote())]
     assert of_this_process() == own
     for pid, variables, most in found:
         assert pid != os.getpid()
@@ -63,6 +58,6 @@ def test_what_prevents_ray_from_starting_leaves_the_variables_as_they_were(monke
         raise RuntimeError("no room")
 
     monkeypatch.setattr(ray, "init", refused)
-    with pytest.raises(RuntimeError, match="no room"), sessions.session_ahead(execution), sessions.session(execution):
+    with pytest.raises(RuntimeError, match="no room"), sessions.session(execution):
         pass
     assert of_this_process() == own
