@@ -111,7 +111,7 @@ def _groups(encoder: Any, texts: Sequence[str], groups: int) -> dict[str, Any]:
     from tempscale_jobs.audit import summary
     from tempscale_jobs.config.audit import Analysis
     from tempscale_jobs.steps.dealing import deal
-    from tempscale_jobs.steps.group_tables import Cells, Grouped, with_all
+    from tempscale_jobs.steps.group_tables import Cells, MeasuredGroups, with_all
     from tempscale_jobs.steps.layout import Layout
 
     tokens = np.array([len(ids) for ids in encoder.tokenizer(texts).ids])
@@ -131,14 +131,14 @@ def _groups(encoder: Any, texts: Sequence[str], groups: int) -> dict[str, Any]:
         group.append(np.full(len(upper[0]), number))
         start += len(own.ids)
     value, members = np.concatenate(values), np.array([int(i) for own in dealt for i in own.ids])
-    measured = Grouped(
+    measured = MeasuredGroups(
         layout.ids[members], tokens[members], np.zeros(len(members)), np.concatenate(group), np.concatenate(first),
         np.concatenate(second), value, value, value,
     )  # fmt: skip
     cells = Cells.of(measured, layout, dealt, None)
     sums = cells.sums(value)
     means = np.array(with_all(cells, sums, layout.texts_by_interval()), dtype=float)
-    error, _ = summary.Grouped(sums.replicates(cells.weights), len(members), means, layout, True).errors()
+    error, _ = summary.Replicates(sums.replicates(cells.weights), len(members), means, layout, True).errors()
     return {"estimate": sums.weighted(cells.weights), "error": error, "pairs": len(value), "texts": len(members)}
 
 

@@ -117,8 +117,8 @@ def embedding_step(
 
     from tempscale_jobs.config.audit import resolve
     from tempscale_jobs.config.sections import Execution
-    from tempscale_jobs.corpus.shards import Texts
-    from tempscale_jobs.corpus.stream import Stream
+    from tempscale_jobs.corpus.shards import TextShards
+    from tempscale_jobs.corpus.stream import SourceReader
     from tempscale_jobs.runs.folder import begin
     from tempscale_jobs.runs.journal import Journal
     from tempscale_jobs.steps import embed
@@ -136,8 +136,8 @@ def embedding_step(
             pq.write_table(pa.table({"id": [str(k) for k in range(len(corpus))], "text": corpus}), file)
             settings = resolve({"out": out, "corpus": {"source": file}, "embedding": embedding})
             run = begin(settings)
-            contents = Texts(settings.corpus, settings.embedding, out)
-            index = Stream(run.storage, contents, settings.seed, out).finish(cluster)
+            contents = TextShards(settings.corpus, settings.embedding, out)
+            index = SourceReader(run.storage, contents, settings.seed, out).finish(cluster)
             begun = time.perf_counter()
             with Crew(run, cluster, run.models[0], settings.embedding) as crew:
                 how = (settings, settings.embedding, settings.corpus, index, run, run.models[0], cluster, crew)

@@ -23,8 +23,8 @@ RUNS = {100_000: "full", 300_000: "full", 1_000_000: "full"}
 DIM, OF_DIM, FILE_ROWS, INTERVALS, WORKERS = 16, 384, 10_000, [0, 20, 40], 2
 UNIT_ROWS = 131_072 // 100
 CONSTANTS = {
-    "tempscale.collapse.grid:SMALLEST_BLOCK": 10,
-    "tempscale.collapse.grid:LARGEST_BLOCK": 65_536 // 100,
+    "tempscale.collapse.tiles:SMALLEST_BLOCK": 10,
+    "tempscale.collapse.tiles:LARGEST_BLOCK": 65_536 // 100,
     "tempscale_jobs.steps.blocks:GATHERED_BYTES": (256 << 20) * DIM // OF_DIM // 100,
     "tempscale_jobs.corpus.vectors:PART": 4096 // 100 + 1,
     "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": 16_384 // 100,

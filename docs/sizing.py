@@ -167,12 +167,12 @@ def measure() -> dict[str, Any]:
     from rich.console import Console
 
     from tempscale_jobs.corpus.preview import preview
-    from tempscale_jobs.corpus.shards import Texts
+    from tempscale_jobs.corpus.shards import TextShards
     from tempscale_jobs.runs.folder import find_models
     from tempscale_jobs.runs.provenance import processor
 
     settings = resolve(QUICK_START)
-    found, *_ = preview(Texts(settings.corpus, settings.embedding, settings.out), 2000, settings.seed, settings.out)
+    found, *_ = preview(TextShards(settings.corpus, settings.embedding, settings.out), 2000, settings.seed, settings.out)
     texts = [item.text for item in found]
     small = plan.measured(settings, find_models(settings)[0], texts)
     with tempfile.TemporaryDirectory() as folder:

@@ -65,5 +65,5 @@ def _requirement(package: str) -> str:
         required = metadata.requires("tempscale") or []
     except metadata.PackageNotFoundError:
         required = []
-    wanted = (one for one in map(Requirement, required) if one.name == package)
-    return next((f"{package}{one.specifier}" for one in wanted), package)
+    matching = (requirement for requirement in map(Requirement, required) if requirement.name == package)
+    return next((f"{package}{requirement.specifier}" for requirement in matching), package)

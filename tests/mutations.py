@@ -569,7 +569,7 @@ RESUMED = Subject(
     )
     + of(
         f"{JOBS}/corpus/stream.py",
-        ("Stream._read_units", "reading.unit_name(unit.number) in there", "False"),
+        ("SourceReader._read_units", "reading.unit_name(unit.number) in there", "False"),
     )
     + of(
         f"{JOBS}/workers/dispatch.py",
@@ -707,12 +707,12 @@ EXCHANGE = Subject(
         f"{JOBS}/corpus/rows.py",
         ("usable", "not new and row.id is not None", "False"),
         (
-            "Ids._grow",
+            "SeenIds._grow",
             "digest != _NO_DIGEST",
             "True",
             "the free places of a table hash to one place, where the first stays; it only costs time",
         ),
-        ("Ids._slot", "own != digest", "own[:8] != digest[:8]"),
+        ("SeenIds._slot", "own != digest", "own[:8] != digest[:8]"),
         ("usable", "counts.read >= limit", "counts.read > limit"),
     )
     + of(
@@ -783,12 +783,12 @@ REJECTED = Subject(
     + of(
         f"{JOBS}/corpus/stream.py",
         (
-            "Stream._check_rejected",
+            "SourceReader._check_rejected",
             "check_rejected(self._given, (counts.rejected, counts.read), ...)",
             "check_rejected(self._given, (0, counts.read), ...)",
         ),
-        ("Stream.__init__", "rejected = self._found.rejected, self._found.read", "rejected = 0, self._found.read"),
-        ("Stream.__init__", "not contents.agrees(found.widths)", "False"),
+        ("SourceReader.__init__", "rejected = self._found.rejected, self._found.read", "rejected = 0, self._found.read"),
+        ("SourceReader.__init__", "not contents.agrees(found.widths)", "False"),
     )
     + of(
         f"{JOBS}/corpus/vectors.py",
@@ -987,17 +987,17 @@ DEVICES = Subject(
         ("_counted", "most >= EXACT", "False"),
         ("_counted", "found[0] += missing - above", ""),
         ("_counted", "found[-1] += above", ""),
-        ("_Found.result", "for side in self._sides.values():\n    side.merge()", ""),
-        ("_Found._look", "own.merge()", ""),
+        ("_TileResults.result", "for side in self._sides.values():\n    side.merge()", ""),
+        ("_TileResults._look", "own.merge()", ""),
         (
-            "_Found._floors",
+            "_TileResults._floors",
             "some.topk(self._neighbours, dim=1).values[:, -1]",
             "some.topk(self._neighbours, dim=1).values[:, 0]",
         ),
-        ("_Found._reach", "reach &= cosines > -torch.inf", ""),
-        ("_Found._floors", "some.shape[1] >= self._neighbours > 0", "self._neighbours > 0"),
-        ("_Found.add", "cosines.masked_fill(_below(cosines, below), -torch.inf)", "cosines"),
-        ("_Found._found", "twins = value >= self._duplicate", "twins = value > self._duplicate"),
+        ("_TileResults._reach", "reach &= cosines > -torch.inf", ""),
+        ("_TileResults._floors", "some.shape[1] >= self._neighbours > 0", "self._neighbours > 0"),
+        ("_TileResults.add", "cosines.masked_fill(_below(cosines, below), -torch.inf)", "cosines"),
+        ("_TileResults._found", "twins = value >= self._duplicate", "twins = value > self._duplicate"),
     )
     + of(
         f"{SCIENCE}/collapse/cosine.py",
@@ -1068,7 +1068,7 @@ TOGETHER = Subject(
     + of(
         f"{JOBS}/corpus/shards.py",
         ("enough", "before // _OF_THOSE_BEFORE", "0"),
-        ("Texts.grouped", "(enough(largest, before) if begins else largest)", "largest"),
+        ("TextShards.grouped", "(enough(largest, before) if begins else largest)", "largest"),
         ("most_texts", "max(1, -(-wanted // _SHORTEST_SHARD_SHARE))", "wanted"),
     )
     + of(

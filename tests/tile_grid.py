@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 
-from tempscale.collapse import grid as tiles
+from tempscale.collapse import tiles
 from tempscale_jobs.runs.folder import GIVEN
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import blocks

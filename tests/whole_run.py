@@ -17,8 +17,8 @@ from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.corpus import sources
-from tempscale_jobs.corpus.shards import Texts
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.shards import TextShards
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.runs.journal import Journal
 
 # --- the commands, each with a configuration given as plain data --------------------------------------------------------
@@ -60,7 +60,7 @@ def printed_audit(folder, model, source, max_length="limit"):
 
 def sharded(storage, config):
     """The index of an audit's corpus, read into shards."""
-    return Stream(storage, Texts(config.corpus, config.embedding, config.out), config.seed, config.out).index
+    return SourceReader(storage, TextShards(config.corpus, config.embedding, config.out), config.seed, config.out).index
 
 
 def documented(package):

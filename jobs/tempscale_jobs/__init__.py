@@ -54,7 +54,7 @@
       documents           large corpora, embedded before the cells
       cells               a task under a temperature, on Ray
       held                the task that a worker holds
-      mteb_model          the model that a cell scores
+      grid_model          the model that a cell scores
       scored              a score, and the score of each item
       corrected           a score with corrected embeddings
       analyses            the papers' analyses of one cell

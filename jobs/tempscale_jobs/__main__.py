@@ -13,33 +13,33 @@ def import_installed_packages_only() -> None:
     `python -m` puts the current folder first, and an empty entry of PYTHONPATH names it. Full paths in PYTHONPATH are kept.
     """
     try:
-        here = os.getcwd()
+        current_folder = os.getcwd()
     except OSError:  # It was removed.
-        here = ""
-    ours = _homes()
-    given = os.environ["PYTHONPATH"].split(os.pathsep) if "PYTHONPATH" in os.environ else []
-    kept = [entry for entry in given if os.path.isabs(entry)]
-    relative = {os.path.normpath(os.path.join(here, entry)) for entry in given if entry not in kept}
+        current_folder = ""
+    homes = _homes()
+    entries = os.environ["PYTHONPATH"].split(os.pathsep) if "PYTHONPATH" in os.environ else []
+    allowed = [entry for entry in entries if os.path.isabs(entry)]
+    relative = {os.path.normpath(os.path.join(current_folder, entry)) for entry in entries if entry not in allowed}
     # Only the first: the current folder may also be that of a project which is installed.
     if (
         not sys.flags.safe_path
-        and sys.path[:1] in ([""], [here])
-        and here not in kept
-        and here not in (set(ours) - {*sys.path[1:]})
+        and sys.path[:1] in ([""], [current_folder])
+        and current_folder not in allowed
+        and current_folder not in (set(homes) - {*sys.path[1:]})
     ):
         del sys.path[0]
-    kept += [home for home in ours if home in relative]
-    sys.path[:] = [entry for entry in sys.path if os.path.isabs(entry) and (entry in kept or entry not in relative)]
-    if given:
-        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    allowed += [home for home in homes if home in relative]
+    sys.path[:] = [entry for entry in sys.path if os.path.isabs(entry) and (entry in allowed or entry not in relative)]
+    if entries:
+        os.environ["PYTHONPATH"] = os.pathsep.join(allowed)
     os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def _homes() -> list[str]:
     """The folders that our own packages are in, which may be on the path by a relative entry alone."""
     home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    above = os.path.dirname(home)  # In a checkout.
-    return [home, above] if os.path.isfile(os.path.join(above, "tempscale", "__init__.py")) else [home]
+    parent = os.path.dirname(home)  # In a checkout.
+    return [home, parent] if os.path.isfile(os.path.join(parent, "tempscale", "__init__.py")) else [home]
 
 
 def main() -> None:

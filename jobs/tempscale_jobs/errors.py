@@ -16,8 +16,8 @@ AGAIN = "; start the same command again to go on"
 def visible(text: str, kept: str = "") -> str:
     r"""A text with visible escapes, such as \x1b, in place of the characters that end a line or steer a terminal."""
 
-    def shown(found: re.Match[str]) -> str:
-        return found[0] if found[0] in kept else found[0].encode("unicode_escape").decode()
+    def shown(match: re.Match[str]) -> str:
+        return match[0] if match[0] in kept else match[0].encode("unicode_escape").decode()
 
     return _ENDS_OR_STEERS.sub(shown, text)
 
@@ -35,7 +35,7 @@ class RunError(Exception):
         super().__init__(shortened(visible(hidden(message))))
 
     def alone(self) -> RunError:
-        """The same error, without what led to it."""
+        """The same error, without its cause."""
         return type(self)(str(self))
 
 

@@ -45,13 +45,13 @@ class Lifecycle:
 
     def settled(self, config: Config, cluster: Cluster) -> Config:
         """The configuration with the precision that the workers' processors decide; as it is where float32 is asked for."""
-        asked = config.embedding.precision
-        if asked == "float32":
+        requested = config.embedding.precision
+        if requested == "float32":
             return config
         with self.journal.stage("precision of the model") as stage:
-            found = bfloat16.settle(self.run, cluster, asked)
-            stage.note = f"{found.precision}: {found.why}"
-        embedding = config.embedding.model_copy(update={"precision": found.precision})
+            decision = bfloat16.settle(self.run, cluster, requested)
+            stage.note = f"{decision.precision}: {decision.why}"
+        embedding = config.embedding.model_copy(update={"precision": decision.precision})
         return config.model_copy(update={"embedding": embedding})
 
     @cached_property
@@ -61,12 +61,12 @@ class Lifecycle:
 
     @property
     def damaged_drawings(self) -> set[str]:
-        """The damaged or missing report and figures, which follow from the tables, where nothing else is but run.json."""
-        drawn = {name for name in self.damaged if name == folder.REPORT or name.startswith("figures/")}
-        return set() if self.damaged - drawn - {folder.DONE} else drawn
+        """Damaged or missing report and figures, which follow from the tables; none if a file besides run.json is too."""
+        drawings = {name for name in self.damaged if name == folder.REPORT or name.startswith("figures/")}
+        return set() if self.damaged - drawings - {folder.DONE} else drawings
 
     def note_restored(self, stage: Stage, names: set[str]) -> None:
-        """Files of a finished run have been written again, so that nothing of it is damaged any more."""
+        """Note that files of a finished run were written again, so that nothing of it is damaged any more."""
         storage = self.run.storage
         if names:
             inventory.note(storage, names)
@@ -75,7 +75,7 @@ class Lifecycle:
         stage.note = f"damaged or missing, and made again: {', '.join(sorted(self.damaged))}"
 
     def reopen_if_damaged(self, stage: Stage) -> bool:
-        """Remove what of a finished run is damaged, so that it is made again; return whether anything but run.json was."""
+        """Remove the damaged files of a finished run, so that they are made again; whether there were any but run.json."""
         if self.finished is not None and self.damaged - {folder.DONE}:
             stage.note = mending.reopen(self.run.storage, self.finished, sorted(self.damaged))
             self.is_mended = True
@@ -94,12 +94,12 @@ class Lifecycle:
         self.lock.check()
         if self.is_mended and self.finished is not None:
             return self.keep(self.finished)
-        known = folder.facts(self.run, self._config)
-        for label, more in facts.pop("models", {}).items():
-            known["models"][label] |= more
-        known["versions"] |= facts.pop("versions", {})
+        common = folder.facts(self.run, self._config)
+        for label, additions in facts.pop("models", {}).items():
+            common["models"][label] |= additions
+        common["versions"] |= facts.pop("versions", {})
         stages = {"steps": dict(self.journal.steps), "peak_memory_bytes": self.journal.peak_memory_bytes}
-        return self.keep(known | facts | stages)
+        return self.keep(common | facts | stages)
 
     def keep(self, record: dict[str, Any]) -> dict[str, Any]:
         """Keep and return a record as the content of run.json."""
@@ -123,12 +123,12 @@ def _record(run: Run, config: Command) -> dict[str, Any] | None:
     if not run.complete:
         return None
     try:
-        found = inventory.record(run.storage)
+        record = inventory.record(run.storage)
     except Damaged as error:
         raise UsageError(f"{error}; start over with --fresh, or choose another --out") from None
-    if found is None:  # What the inventory of a run without run.json says cannot be read.
+    if record is None:  # What the inventory of a run without run.json says cannot be read.
         folder.remove_results(run.storage, config.command)
-    return found
+    return record
 
 
 def mended(command: Callable[..., Run]) -> Callable[..., Run]:
@@ -140,20 +140,20 @@ def mended(command: Callable[..., Run]) -> Callable[..., Run]:
 
     @functools.wraps(command)
     def run(config: Config, journal: Journal, *, fresh: bool = False) -> Run:
-        mended = set[str]()
+        mended_paths = set[str]()
         while True:
             try:
                 return command(config, journal, fresh=fresh)
             except Damaged as error:
                 if not error.mended:
                     raise
-                if error.path in mended:
+                if error.path in mended_paths:
                     raise Damaged(
                         f"{error}, right after it was made again; check the disk or memory of the machines before you start "
                         "the same command again",
                         error.path,
                     ) from None
-                mended.add(error.path)
+                mended_paths.add(error.path)
                 with journal.stage("make again what is damaged") as stage:
                     stage.note = f"{error}; {error.mended}"
                 fresh = False

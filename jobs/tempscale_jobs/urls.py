@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 _SEPARATOR = re.compile(r":(?:\\?/){2}|(?<=[a-z][a-z0-9+.-]):\\?/", re.IGNORECASE)
-"""The :// of an address, or as some writers of JSON escape it; or :/, as what reads an address for a path leaves it."""
+"""The :// of an address, or as some writers of JSON escape it; or :/, as an address becomes where it is read as a path."""
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*\Z", re.IGNORECASE)
 _LONGEST_SCHEME = 32
 _NEXT_LINK = re.compile(r"::(?=[a-z][a-z0-9+.-]{0,31}://)", re.IGNORECASE)
@@ -38,7 +38,7 @@ _TOKENS = ("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_")
 """The beginnings of tokens, which no name has."""
 _MASK = "***"
 _MOST_CHARACTERS = 100_000
-"""Of a text of others; the rest is not looked at."""
+"""How much of an error's text is looked at."""
 _SHOWN_CHARACTERS = 2_000
 _BETWEEN_PIECES = re.compile(r"[:/?#@&\s'\"]+")
 _SHORTEST_PIECE = 4
@@ -110,15 +110,15 @@ def _known_hidden(text: str, sources: Iterable[str]) -> str:
 
 def _forms(text: str) -> set[str]:
     """A text as it may be quoted: as it is, without percent-escapes, and in Python's and JSON's quotes."""
-    return {form for one in (text, unquote(text)) for form in (one, repr(one)[1:-1], json.dumps(one)[1:-1])}
+    return {form for variant in (text, unquote(text)) for form in (variant, repr(variant)[1:-1], json.dumps(variant)[1:-1])}
 
 
 def _pieces(secret: str) -> Iterable[str]:
     """A user with a password, or a query, and what libraries may print of it."""
     for form in _forms(secret):
         values = [part.partition("=")[2] or part for part in form.split("&")]
-        for whole in (form, *values, *form.split(":", 1)):
-            for piece in (whole, *_BETWEEN_PIECES.split(whole)):
+        for candidate in (form, *values, *form.split(":", 1)):
+            for piece in (candidate, *_BETWEEN_PIECES.split(candidate)):
                 if len(piece) >= _SHORTEST_PIECE:
                     yield piece
 
@@ -146,12 +146,12 @@ class _Scan:
         """The text without secrets."""
         text, parts, at = self._text, list[str](), 0
         region, web = _Region(-1, -1, -1), False
-        while (found := _SEPARATOR.search(text, at)) is not None:
-            scheme = self._scheme(found.start())
-            if found.end() > region.end:
-                region, web = self._region(found.end()), False
+        while (separator := _SEPARATOR.search(text, at)) is not None:
+            scheme = self._scheme(separator.start())
+            if separator.end() > region.end:
+                region, web = self._region(separator.end()), False
             web = web or scheme.rpartition("+")[2] in ("http", "https")
-            start = found.end()
+            start = separator.end()
             user_end = self._user_end(scheme, start, region)
             if user_end > region.end:  # The password has characters that end an address in a sentence.
                 region = self._region(user_end)
@@ -174,13 +174,13 @@ class _Scan:
             self.secrets.append(self._text[start:end])
 
     def _scheme(self, end: int) -> str:
-        found = _SCHEME.search(self._text[max(end - _LONGEST_SCHEME, 0) : end])
-        return "" if found is None else found[0].lower()
+        match = _SCHEME.search(self._text[max(end - _LONGEST_SCHEME, 0) : end])
+        return "" if match is None else match[0].lower()
 
     def _region(self, start: int) -> _Region:
         text = self._text
-        found = (_NEXT_LINK if self._whole else _END_IN_PROSE).search(text, start)
-        end = len(text) if found is None else found.start()
+        match = (_NEXT_LINK if self._whole else _END_IN_PROSE).search(text, start)
+        end = len(text) if match is None else match.start()
         last = last_end = text.rfind("@", start, end)
         while last_end > start and text[last_end - 1] == "/":
             last_end = text.rfind("@", start, last_end)
@@ -189,8 +189,8 @@ class _Scan:
     def _user_end(self, scheme: str, start: int, region: _Region) -> int:
         """The place of the @ after a possible user and password; `start` if there are none."""
         text = self._text
-        found = _AUTHORITY_END.search(text, start, region.end)
-        authority = text[start : region.end if found is None else found.start()]
+        match = _AUTHORITY_END.search(text, start, region.end)
+        authority = text[start : region.end if match is None else match.start()]
         user, at, host = authority.rpartition("@")
         if scheme in _INSIDE or (at and _is_name(scheme, user, host)):
             return start
@@ -206,8 +206,8 @@ class _Scan:
         if authority.startswith("arn:"):
             return start
         if not colon:  # The user may have a slash before the colon.
-            found = _SLASHED_USER.match(text, start, region.last_end_at) if scheme not in _NAMES else None
-            return start if found is None else region.last_end_at
+            match = _SLASHED_USER.match(text, start, region.last_end_at) if scheme not in _NAMES else None
+            return start if match is None else region.last_end_at
         if region.last_at > start:  # A password with a slash, a question mark or a hash.
             return region.last_at
         if not port or port.rstrip(_AFTER_PORT).isdigit():
@@ -219,8 +219,8 @@ class _Scan:
         if self._whole:
             last = self._last_at
         else:
-            found = _SEPARATOR.search(self._text, start)
-            last = self._text.rfind("@", start, len(self._text) if found is None else found.start())
+            separator = _SEPARATOR.search(self._text, start)
+            last = self._text.rfind("@", start, len(self._text) if separator is None else separator.start())
         if last > start:
             return last
         # Names of ports in sentences, such as http://HOST:PORT, are written in capitals or braces.
@@ -228,9 +228,9 @@ class _Scan:
 
     def _query(self, web: bool, start: int, region: _Region) -> int:
         """The place of the ? or # before a query or fragment, up to the next address; -1 if there is none."""
-        found = _SEPARATOR.search(self._text, start)
+        separator = _SEPARATOR.search(self._text, start)
         pattern = _WEB_QUERY if web else _QUERY
-        query = pattern.search(self._text, start, region.end if found is None else min(region.end, found.start()))
+        query = pattern.search(self._text, start, region.end if separator is None else min(region.end, separator.start()))
         return -1 if query is None else query.start()
 
 

@@ -46,7 +46,7 @@ class Cosines(NamedTuple):
     """Root mean square, over pairs of short prefixes, of the change of the cosine from its value at τ = 1."""
 
 
-class Found(NamedTuple):
+class LayerTemperatures(NamedTuple):
     """The result of `layer_temperatures`."""
 
     temperatures: list[float]
@@ -76,7 +76,7 @@ def layer_temperatures(
     keep: float = KEEP,
     texts_per_step: int = 64,
     seed: int = 0,
-) -> Found:
+) -> LayerTemperatures:
     """The τ_l that lower the mean cosine of long texts and keep the cosines of short texts, by projected Adam.
 
     With c_ij the cosine of texts i and j and ⟨·⟩ the mean over pairs i < j, τ within the bounds minimises
@@ -142,7 +142,7 @@ def layer_temperatures(
             taus.copy_(taus.mul(100).round().div(100))
         _project(taus, bounds)
         after = everything(_embeddings(encoder, [*short, *long]))[1]
-    return Found(taus.tolist(), before, after, history)
+    return LayerTemperatures(taus.tolist(), before, after, history)
 
 
 # --- the objective ------------------------------------------------------------------------------------------------------
@@ -186,13 +186,13 @@ def _gradient(
     (slope,) = torch.autograd.grad(value, leaf)
 
     def part(batch: list[int]) -> Tensor:
-        found: Tensor = torch.autograd.grad(_embedded(encoder, [ids[i] for i in batch]), taus, slope[batch])[0]
-        return found
+        gradient: Tensor = torch.autograd.grad(_embedded(encoder, [ids[i] for i in batch]), taus, slope[batch])[0]
+        return gradient
 
     total = torch.zeros_like(taus)
     budget = min(encoder.token_budget, GRAPH_BUDGET)
-    for found in run_batches(micro_batches([len(row) for row in ids], budget), part, halved=[]):
-        total += found
+    for gradient in run_batches(micro_batches([len(row) for row in ids], budget), part, halved=[]):
+        total += gradient
     return total, cosines
 
 
@@ -234,7 +234,7 @@ def _searching(encoder: Encoder, taus: Tensor) -> Iterator[None]:
     """A context in which the encoder has `taus`, frozen weights and no dropout; afterwards its old state is restored."""
     modules = [*encoder.model.modules(), *encoder.head.modules()]
     parameters = [*encoder.model.parameters(), *encoder.head.parameters()]
-    training, wanted = [module.training for module in modules], [parameter.requires_grad for parameter in parameters]
+    training, requires_grad = [module.training for module in modules], [parameter.requires_grad for parameter in parameters]
     before = attached(encoder.model)
     if before is not None:
         detach(encoder.model)
@@ -248,7 +248,7 @@ def _searching(encoder: Encoder, taus: Tensor) -> Iterator[None]:
     finally:
         for module, mode in zip(modules, training, strict=True):
             module.training = mode
-        for parameter, flag in zip(parameters, wanted, strict=True):
+        for parameter, flag in zip(parameters, requires_grad, strict=True):
             parameter.requires_grad_(flag)
         if attached(encoder.model) is not None:
             detach(encoder.model)
@@ -270,13 +270,13 @@ def _check_prefixes(encoder: Encoder, short: Sequence[Sequence[int]], long: Sequ
         raise TemperatureError(f"{len(short)} short prefixes and {len(long)} long ones; give one of each for every text")
     if len(short) < VALUES_FOR_AN_ERROR:
         raise TemperatureError(f"{len(short)} texts are too few to compare; give at least {VALUES_FOR_AN_ERROR}")
-    for number, (head, whole) in enumerate(zip(short, long, strict=True)):
-        if not 0 < len(head) < len(whole):
+    for number, (head, full) in enumerate(zip(short, long, strict=True)):
+        if not 0 < len(head) < len(full):
             raise TemperatureError(
-                f"text {number} has {len(head)} tokens short and {len(whole)} long; the long prefix must be the longer one"
+                f"text {number} has {len(head)} tokens short and {len(full)} long; the long prefix must be the longer one"
             )
-        if len(whole) > encoder.tokenizer.max_length:
-            raise TemperatureError(f"text {number} has {len(whole)} tokens; this model takes {encoder.tokenizer.max_length}")
+        if len(full) > encoder.tokenizer.max_length:
+            raise TemperatureError(f"text {number} has {len(full)} tokens; this model takes {encoder.tokenizer.max_length}")
 
 
 def _check_settings(bounds: tuple[float, float], steps: int, learning_rate: float, keep: float, texts_per_step: int) -> None:

@@ -122,8 +122,8 @@ def mean_sigma_a(encoder: Encoder, ids: Sequence[Sequence[int]], tau: float, lay
     values: list[torch.Tensor] = []
     with _instead(encoder, tau):
         for text in ids:
-            seen = observe(encoder.model, text, lambda layer: sigma_a(layer.attention, 1e-4).mean())
-            values += seen if layers == "all" else seen[-1:]
+            sigmas = observe(encoder.model, text, lambda layer: sigma_a(layer.attention, 1e-4).mean())
+            values += sigmas if layers == "all" else sigmas[-1:]
     return float(torch.stack(values).double().mean())
 
 
@@ -137,9 +137,9 @@ def _fitted(encoder: Encoder, ids: list[list[int]], tokens: int, target: float, 
 
     # σ_a falls as τ rises, so the measurement at τ = 1 shows on which side of 1 to search.
     low, high = (LOWEST_TAU, 1.0) if above(1.0) < 0 else (1.0, LARGEST_TAU)
-    far = low if low < 1.0 else high
-    beyond = (above(far) < 0) == (measured[1.0] < target)
-    tau = far if beyond else float(brentq(above, low, high, xtol=_TAU_TOLERANCE))
+    bound = low if low < 1.0 else high
+    beyond = (above(bound) < 0) == (measured[1.0] < target)
+    tau = bound if beyond else float(brentq(above, low, high, xtol=_TAU_TOLERANCE))
     return Step(tokens, len(ids), measured[1.0], round(tau, 3), measured[min(measured, key=lambda t: abs(t - tau))])
 
 

@@ -43,10 +43,10 @@ def merge_tree(parts: Iterable[T], merge: Callable[[T, T], T]) -> T:
         waiting.append((size, part))
     if not waiting:
         raise ValueError("nothing to merge")
-    _, whole = waiting.pop()
+    _, merged = waiting.pop()
     while waiting:
-        whole = merge(waiting.pop()[1], whole)
-    return whole
+        merged = merge(waiting.pop()[1], merged)
+    return merged
 
 
 @dataclass(frozen=True)

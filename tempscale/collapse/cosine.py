@@ -118,10 +118,10 @@ def cosine_tile(
     if diagonal:
         columns = rows
     tile = Tile(0, rows, 0 if diagonal else 1, columns)
-    found = cosine_tiles(
+    result = cosine_tiles(
         [tile], intervals, neighbours=neighbours, duplicate=duplicate, listed=listed, device=device, precision=precision
     )
-    return CosineTile(found.cells, found.duplicates, found.near[tile.row], found.near[tile.column])
+    return CosineTile(result.cells, result.duplicates, result.near[tile.row], result.near[tile.column])
 
 
 def cosine_tiles(
@@ -153,15 +153,15 @@ def cosine_tiles(
         ValueError: there is no tile.
     """
     if device != "cpu":
-        from tempscale.collapse.gpu import Wanted, cosine_tiles_on
+        from tempscale.collapse.gpu import Search, cosine_tiles_on
 
-        return cosine_tiles_on(device, precision, tiles, Wanted(intervals, neighbours, duplicate, listed))
-    found = _Found(intervals, neighbours, duplicate, listed)
-    first, second = merge_tree(map(found.add, tiles), lambda one, other: (one[0] + other[0], one[1] + other[1]))
-    return found.result(first, second)
+        return cosine_tiles_on(device, precision, tiles, Search(intervals, neighbours, duplicate, listed))
+    results = _TileResults(intervals, neighbours, duplicate, listed)
+    first, second = merge_tree(map(results.add, tiles), lambda left, right: (left[0] + right[0], left[1] + right[1]))
+    return results.result(first, second)
 
 
-class _Found:
+class _TileResults:
     """What is found in tiles, on a CPU; all but the sums, which are merged along a tree."""
 
     def __init__(self, intervals: int, neighbours: int, duplicate: float, listed: int) -> None:
@@ -178,8 +178,8 @@ class _Found:
         from tempscale.collapse.kernel import scan
 
         rows, columns, diagonal = tile.rows, tile.columns, tile.row == tile.column
-        near, row_floor = self._lists(tile.row, rows)
-        other, column_floor = (near, row_floor) if diagonal else self._lists(tile.column, columns)
+        row_lists, row_floor = self._lists(tile.row, rows)
+        column_lists, column_floor = (row_lists, row_floor) if diagonal else self._lists(tile.column, columns)
         first, second = np.zeros((2, self._intervals, self._intervals))
         starts = np.searchsorted(columns.interval, np.arange(self._intervals + 1)).astype(np.int64)
         row_interval, duplicate = rows.interval.astype(np.int64), rows.embeddings.dtype.type(self._duplicate)
@@ -189,7 +189,8 @@ class _Found:
             scan(
                 product, start, begin, diagonal, row_interval, starts,
                 first, second, self._cells.pairs, self._counts, self._bins,
-                near.cosine, near.label, other.cosine, other.label, rows.labels, columns.labels, row_floor, column_floor,
+                row_lists.cosine, row_lists.label, column_lists.cosine, column_lists.label,
+                rows.labels, columns.labels, row_floor, column_floor,
                 duplicate, self._cells.duplicates, self._pair_cosine, self._pair_ids, self._kept,
             )  # fmt: skip
             self._counted += product.size
@@ -210,8 +211,8 @@ class _Found:
     def result(self, first: np.ndarray, second: np.ndarray) -> CosineTiles:
         """What was found, with the sums of all tiles."""
         self._move()
-        kept = int(self._kept[0])
-        pairs = Duplicates(self._pair_cosine[:kept], self._pair_ids[:kept]).first(self._listed)
+        count = int(self._kept[0])
+        pairs = Duplicates(self._pair_cosine[:count], self._pair_ids[:count]).first(self._listed)
         return CosineTiles(replace(self._cells, first=first, second=second), pairs, self._near)
 
 
@@ -229,12 +230,12 @@ def nearest(asking: Block, blocks: Iterable[Block], neighbours: int) -> Nearest:
     """
     from tempscale.collapse.kernel import search
 
-    found = Nearest.empty(len(asking), neighbours)
+    result = Nearest.empty(len(asking), neighbours)
     floor = np.full(len(asking), -np.inf, asking.embeddings.dtype)
     for block in blocks:
         for start, begin, product in _products(asking, block, diagonal=False):
-            search(product, start, found.cosine, found.label, block.labels[begin : begin + product.shape[1]], floor)
-    return found
+            search(product, start, result.cosine, result.label, block.labels[begin : begin + product.shape[1]], floor)
+    return result
 
 
 def nearest_corrected(
@@ -256,12 +257,12 @@ def nearest_corrected(
 
     plain, moved = (Nearest.empty(len(asking), neighbours) for _ in range(2))
     floor, floor_moved = (np.full(len(asking), -np.inf, asking.embeddings.dtype) for _ in range(2))
-    for block, taken in blocks:
+    for block, offsets in blocks:
         for start, begin, product in _products(asking, block, diagonal=False):
-            own = slice(begin, begin + product.shape[1])
-            search(product, start, plain.cosine, plain.label, block.labels[own], floor)
-            np.subtract(product, taken[own], out=product)
-            search(product, start, moved.cosine, moved.label, block.labels[own], floor_moved)
+            window = slice(begin, begin + product.shape[1])
+            search(product, start, plain.cosine, plain.label, block.labels[window], floor)
+            np.subtract(product, offsets[window], out=product)
+            search(product, start, moved.cosine, moved.label, block.labels[window], floor_moved)
     return plain, moved
 
 

@@ -81,9 +81,9 @@ class Units(NamedTuple):
         Returns:
             Those of texts first.
         """
-        own, first = _numbered(documents, texts)
-        other, more = _numbered(asking, queries)
-        return cls(own, other, first, first + more)
+        text_units, first = _numbered(documents, texts)
+        query_units, query_count = _numbered(asking, queries)
+        return cls(text_units, query_units, first, first + query_count)
 
     def of_asking(self, asking: Int[np.ndarray, " query"], own: bool) -> Int[np.ndarray, " query"]:
         """The units of those that ask.
@@ -169,14 +169,14 @@ def slots(
     fills, asks, between = [], [], []
     for query, filler, filling in _filled(asked, unit):
         kind = interval[filler].astype(np.int64)
-        here = (filling >= low) & (filling < units.stop)
-        fills.append((filling[here] - low) * intervals + kind[here])
+        inside = (filling >= low) & (filling < units.stop)
+        fills.append((filling[inside] - low) * intervals + kind[inside])
         apart = query != filling
-        here = (query >= low) & (query < units.stop) & apart
-        asks.append((query[here] - low) * intervals + kind[here])
+        inside = (query >= low) & (query < units.stop) & apart
+        asks.append((query[inside] - low) * intervals + kind[inside])
         least = np.minimum(query, filling)
-        here = (least >= low) & (least < units.stop) & apart
-        between.append(((least[here] - low) * count + np.maximum(query, filling)[here]) * intervals + kind[here])
+        inside = (least >= low) & (least < units.stop) & apart
+        between.append(((least[inside] - low) * count + np.maximum(query, filling)[inside]) * intervals + kind[inside])
     by_filler, by_query = (_table(keys, width, intervals) for keys in (fills, asks))
     texts = _texts(interval, unit, intervals, units)
     of_unit = np.concatenate([by_filler + by_query, texts], axis=1)
@@ -192,17 +192,17 @@ def _filled(
     """The unit of the query, the filler and its unit of every slot that is filled; many at a time."""
     for queries in asked:
         for start in range(0, len(queries.text), AT_ONCE):
-            own = queries.text[start : start + AT_ONCE]
-            filled = own != NOBODY
-            filler = own[filled]
+            nearest = queries.text[start : start + AT_ONCE]
+            filled = nearest != NOBODY
+            filler = nearest[filled]
             query = np.repeat(queries.unit[start : start + AT_ONCE].astype(np.int64), filled.sum(1))
             yield query, filler, (filler if unit is None else unit[filler]).astype(np.int64)
 
 
 def _table(keys: list[np.ndarray], rows: int, columns: int) -> Int[np.ndarray, "row column"]:
     """How often each number row·columns + column occurs."""
-    every = np.concatenate([np.zeros(0, np.int64), *keys])
-    return np.bincount(every, minlength=rows * columns).reshape(rows, columns)
+    flat = np.concatenate([np.zeros(0, np.int64), *keys])
+    return np.bincount(flat, minlength=rows * columns).reshape(rows, columns)
 
 
 def _texts(
@@ -210,29 +210,29 @@ def _texts(
 ) -> Int[np.ndarray, "unit interval"]:
     """How many texts of each interval these units have."""
     if unit is None:
-        own = interval[units.start : units.stop].astype(np.int64)
-        return _table([np.arange(len(own)) * intervals + own], len(units), intervals)
-    here = (unit >= units.start) & (unit < units.stop)
-    keys = (unit[here].astype(np.int64) - units.start) * intervals + interval[here]
+        kinds = interval[units.start : units.stop].astype(np.int64)
+        return _table([np.arange(len(kinds)) * intervals + kinds], len(units), intervals)
+    inside = (unit >= units.start) & (unit < units.stop)
+    keys = (unit[inside].astype(np.int64) - units.start) * intervals + interval[inside]
     return _table([keys], len(units), intervals)
 
 
 def _pairs(keys: list[np.ndarray], intervals: int) -> Int[np.ndarray, "interval interval"]:
     """Σ b_u bᵤᵀ of the pairs u, from pair·intervals + interval of the filler of each slot between two units."""
-    every = np.concatenate([np.zeros(0, np.int64), *keys])
-    every.sort()
-    starts = np.flatnonzero(np.concatenate([[True], every[1:] != every[:-1]])) if len(every) else np.zeros(0, np.int64)
-    number = np.diff(np.append(starts, len(every)))
-    pair, kind = np.divmod(every[starts], intervals)
-    found = np.diag(np.bincount(kind, number.astype(np.float64) ** 2, intervals).astype(np.int64))
+    flat = np.concatenate([np.zeros(0, np.int64), *keys])
+    flat.sort()
+    starts = np.flatnonzero(np.concatenate([[True], flat[1:] != flat[:-1]])) if len(flat) else np.zeros(0, np.int64)
+    number = np.diff(np.append(starts, len(flat)))
+    pair, kind = np.divmod(flat[starts], intervals)
+    squares = np.diag(np.bincount(kind, number.astype(np.float64) ** 2, intervals).astype(np.int64))
     for step in range(1, intervals):  # The slots of one pair by another filler are next to each other.
         same = np.flatnonzero(pair[step:] == pair[:-step])
         if not len(same):
             break
-        crossed = np.zeros_like(found)
+        crossed = np.zeros_like(squares)
         np.add.at(crossed, (kind[same], kind[same + step]), number[same] * number[same + step])
-        found += crossed + crossed.T
-    return found
+        squares += crossed + crossed.T
+    return squares
 
 
 def exposures(
@@ -272,7 +272,7 @@ def exposures(
     """
     count, filled = [int(n) for n in texts.texts], [int(n) for n in texts.filled]
     n, slots, intervals = sum(count), max(1, sum(filled)), len(count)
-    shares, taken = np.array(count) / n, np.array(filled) / slots
+    shares, slot_shares = np.array(count) / n, np.array(filled) / slots
     ratio, error, corrected = np.full((3, intervals), np.nan)
     drawn, asks = Fraction(min(1.0, n / population)), Fraction(min(1.0, asking))
     for b in (b for b in range(intervals) if count[b]):
@@ -281,13 +281,13 @@ def exposures(
         slot = [((c == b) - s) / (p * slots) for c in range(intervals)]
         share = [s / p * ((a == b) - p) / (p * n) for a in range(intervals)]
         variance = _variance(texts, slot, share)
-        each = sum((count * e**2 for count, e in zip(filled, slot, strict=True)), Fraction(0))
+        squares = sum((count * e**2 for count, e in zip(filled, slot, strict=True)), Fraction(0))
         queries, dyads = _square(texts.asked, slot), _square(texts.pairs, slot)
         error[b] = float(variance if documents is None else _variance(documents, slot, share)) ** 0.5
-        of_these = (1 - drawn) * variance + drawn * (1 - asks) * (queries - each)
-        of_these += drawn * (1 - drawn * asks) * each + drawn * (1 - drawn) * (dyads - each)
-        corrected[b] = float(max(Fraction(0), of_these)) ** 0.5
-    return Exposure(shares, taken, ratio, error, corrected)
+        total = (1 - drawn) * variance + drawn * (1 - asks) * (queries - squares)
+        total += drawn * (1 - drawn * asks) * squares + drawn * (1 - drawn) * (dyads - squares)
+        corrected[b] = float(max(Fraction(0), total)) ** 0.5
+    return Exposure(shares, slot_shares, ratio, error, corrected)
 
 
 def _variance(counts: Slots, slot: list[Fraction], share: list[Fraction]) -> Fraction:
@@ -340,7 +340,7 @@ def exposure(
     by_document = None
     if documents is not None or asking is not None:
         by_document = counted(Units.of(texts, others, documents, asking))
-    found = exposures(counted(Units.of(texts, others)), population, by_document, queries / texts if own else 1.0)
-    if all(tell_an_error(own) for own in (documents, asking) if own is not None):
-        return found
-    return found._replace(error=np.full(intervals, np.nan))
+    result = exposures(counted(Units.of(texts, others)), population, by_document, queries / texts if own else 1.0)
+    if all(tell_an_error(labels) for labels in (documents, asking) if labels is not None):
+        return result
+    return result._replace(error=np.full(intervals, np.nan))

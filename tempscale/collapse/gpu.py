@@ -1,8 +1,8 @@
 """Super-tiles of cosines from torch operations, for a GPU: the same aggregates as the single pass on a CPU.
 
 Blocks, lists of neighbours and counts stay on the device until the last tile. Of a product only the pairs that reach the
-last neighbour so far of one of their texts, or the near-duplicate threshold, are looked at one by one; where Triton is
-there, one kernel finds them and sums in one reading of the product (`fused`). Neighbours are exact, ties included: a cosine
+last neighbour so far of one of their texts, or the near-duplicate threshold, are looked at one by one; with Triton
+one kernel finds them and sums in one reading of the product (`fused`). Neighbours are exact, ties included: a cosine
 and a label are packed into one integer that sorts by both.
 """
 
@@ -50,7 +50,7 @@ FUSED = "TEMPSCALE_FUSED"
 """The variable that switches the kernel off (0), or on where it would not be used (1)."""
 
 
-class Wanted(NamedTuple):
+class Search(NamedTuple):
     """What is looked for in tiles; see `collapse.cosine.cosine_tiles`."""
 
     intervals: int
@@ -59,18 +59,18 @@ class Wanted(NamedTuple):
     listed: int
 
 
-def cosine_tiles_on(device: str, precision: Precision, tiles: Iterable[Tile], wanted: Wanted) -> CosineTiles:
+def cosine_tiles_on(device: str, precision: Precision, tiles: Iterable[Tile], wanted: Search) -> CosineTiles:
     """The same as `collapse.cosine.cosine_tiles`, computed on a device such as «cuda»; the result is on the CPU."""
-    found = _Found(device, precision, wanted)
-    sums = merge_tree(map(found.add, tiles), torch.add)
-    return found.result(sums)
+    results = _TileResults(device, precision, wanted)
+    sums = merge_tree(map(results.add, tiles), torch.add)
+    return results.result(sums)
 
 
 @lru_cache(maxsize=8)
 def serves(device: str) -> bool:
-    """Whether the kernel reads blocks on a device: Triton is there, and the kernel gives there what torch gives."""
-    wanted = os.environ.get(FUSED, "")
-    if wanted == "0" or (not device.startswith("cuda") and wanted != "1"):
+    """Whether the kernel reads blocks on a device: Triton is installed, and the kernel gives what torch gives."""
+    setting = os.environ.get(FUSED, "")
+    if setting == "0" or (not device.startswith("cuda") and setting != "1"):
         return False
     try:
         from tempscale.collapse import fused
@@ -78,11 +78,11 @@ def serves(device: str) -> bool:
         cosines = torch.linspace(-1, 1, 70 * 600, device=device).view(70, 600).sin()
         cosines[3:] = cosines[3:].masked_fill(cosines[3:] > 0.5, -torch.inf)
         row_floor, column_floor = (torch.full((n,), 0.4, device=device) for n in cosines.shape)
-        found = fused.scan(cosines, row_floor, column_floor, 2.0, cosines.numel())
+        result = fused.scan(cosines, row_floor, column_floor, 2.0, cosines.numel())
         expected = (cosines.flatten() >= 0.4).nonzero()[:, 0]
-        there = cosines.double().masked_fill(cosines == -torch.inf, 0.0)
-        sums = bool(torch.isclose(found.first, there.sum()) & torch.isclose(found.second, there.square().sum()))
-        return sums and torch.equal(found.places[: int(found.number)].sort().values.long(), expected)
+        finite = cosines.double().masked_fill(cosines == -torch.inf, 0.0)
+        sums = bool(torch.isclose(result.first, finite.sum()) & torch.isclose(result.second, finite.square().sum()))
+        return sums and torch.equal(result.places[: int(result.number)].sort().values.long(), expected)
     except Exception:  # Whatever Triton misses, or raises when it compiles: torch's own operations serve as well.
         return False
 
@@ -102,22 +102,22 @@ def _on_device(block: Block, device: str, precision: Precision) -> _Block:
     """A block on a device: tiles share their blocks, and so do the tasks of a process."""
     key = id(block), device, precision
     if key in uploaded_blocks:
-        kept = uploaded_blocks.pop(key)
+        entry = uploaded_blocks.pop(key)
     else:
         embeddings = torch.tensor(block.embeddings, device=device)
         if precision == "bfloat16":
             embeddings = embeddings.bfloat16()
-        kept = block, _Block(embeddings, torch.tensor(block.labels, dtype=torch.int64, device=device))
-    uploaded_blocks[key] = kept
-    while len(uploaded_blocks) > 2 and sum(own.embeddings.nbytes for _, own in uploaded_blocks.values()) > BLOCKS_BYTES:
+        entry = block, _Block(embeddings, torch.tensor(block.labels, dtype=torch.int64, device=device))
+    uploaded_blocks[key] = entry
+    while len(uploaded_blocks) > 2 and sum(data.embeddings.nbytes for _, data in uploaded_blocks.values()) > BLOCKS_BYTES:
         del uploaded_blocks[next(iter(uploaded_blocks))]
-    return kept[1]
+    return entry[1]
 
 
-class _Found:
+class _TileResults:
     """What is found in tiles, on a device; all but the sums, which are merged along a tree."""
 
-    def __init__(self, device: str, precision: Precision, wanted: Wanted) -> None:
+    def __init__(self, device: str, precision: Precision, wanted: Search) -> None:
         self._device, self._precision = device, precision
         self._intervals, self._neighbours, self._duplicate, self._listed = wanted
         intervals = wanted.intervals
@@ -131,7 +131,7 @@ class _Found:
 
     def add(self, tile: Tile) -> Tensor:
         """Σcos and Σcos² of a tile by cell, on the device; everything else is added to what was found."""
-        rows, columns = (_on_device(own, self._device, self._precision) for own in (tile.rows, tile.columns))
+        rows, columns = (_on_device(block, self._device, self._precision) for block in (tile.rows, tile.columns))
         self._lists(tile.row, rows)
         self._lists(tile.column, columns)
         diagonal = tile.row == tile.column
@@ -174,23 +174,23 @@ class _Found:
         looking, (rows, columns) = self._neighbours > 0 or self._duplicate <= _LARGEST, sides
         floors = self._floors(cosines, rows, columns)
         if not self._fused:
-            there = cosines if whole else cosines.masked_fill(cosines == -torch.inf, 0.0)
-            sums[0] += there.sum(dtype=torch.float64)
-            sums[1] += torch.linalg.vector_norm(there, dtype=torch.float64) ** 2
+            finite = cosines if whole else cosines.masked_fill(cosines == -torch.inf, 0.0)
+            sums[0] += finite.sum(dtype=torch.float64)
+            sums[1] += torch.linalg.vector_norm(finite, dtype=torch.float64) ** 2
             if looking:
                 self._look(cosines, floors, rows, columns, cell)
             return
         from tempscale.collapse import fused
 
-        found = fused.scan(cosines, *floors, self._duplicate, LOOKED if looking else 1)
-        sums += torch.stack([found.first, found.second])
+        result = fused.scan(cosines, *floors, self._duplicate, LOOKED if looking else 1)
+        sums += torch.stack([result.first, result.second])
         if not looking:
             return
-        number = int(found.number)
+        number = int(result.number)
         if number > LOOKED:
             self._look(cosines, floors, rows, columns, cell)
         elif number:
-            places = found.places[:number].sort().values.long()
+            places = result.places[:number].sort().values.long()
             self._found(cosines, (places // cosines.shape[1], places % cosines.shape[1]), rows, columns, cell)
 
     def _look(
@@ -203,19 +203,19 @@ class _Found:
             if int(reach.sum()) > LOOKED and len(cosines) > 1:
                 half = len(cosines) // 2
                 for part in (slice(half), slice(half, None)):
-                    own = rows.part(part)
-                    self._look(cosines[part], self._floors(cosines[part], own, columns), own, columns, cell)
-                    own.merge()
+                    side = rows.part(part)
+                    self._look(cosines[part], self._floors(cosines[part], side, columns), side, columns, cell)
+                    side.merge()
                 return
-        where = reach.nonzero()
-        if len(where):
-            self._found(cosines, (where[:, 0], where[:, 1]), rows, columns, cell)
+        places = reach.nonzero()
+        if len(places):
+            self._found(cosines, (places[:, 0], places[:, 1]), rows, columns, cell)
 
     def _found(
-        self, cosines: Tensor, where: tuple[Tensor, Tensor], rows: Side, columns: Side, cell: tuple[int, int]
+        self, cosines: Tensor, places: tuple[Tensor, Tensor], rows: Side, columns: Side, cell: tuple[int, int]
     ) -> None:  # fmt: skip
         """Keep the pairs of some rows and columns of a block that reach a list or the threshold."""
-        row, column = where
+        row, column = places
         value = cosines[row, column]
         if self._neighbours:
             rows.keep(row, _packed(value, columns.labels[column]))
@@ -238,13 +238,13 @@ class _Found:
         height, width = (max(self._neighbours, n // part) for n in cosines.shape)
         # On a diagonal there are pairs in the last columns of a row, and in the first rows of a column.
         parts = (rows, cosines[:, -width:]), (columns, cosines[:height].mT)
-        found = []
-        for side, some in parts:
+        floors = []
+        for side, part_cosines in parts:
             floor = side.floor
-            if some.shape[1] >= self._neighbours > 0 and (sharply or not side.full):
-                floor = torch.maximum(floor, some.topk(self._neighbours, dim=1).values[:, -1])
-            found.append(floor)
-        return found[0], found[1]
+            if part_cosines.shape[1] >= self._neighbours > 0 and (sharply or not side.full):
+                floor = torch.maximum(floor, part_cosines.topk(self._neighbours, dim=1).values[:, -1])
+            floors.append(floor)
+        return floors[0], floors[1]
 
     def _reach(self, cosines: Tensor, floors: tuple[Tensor, Tensor]) -> Tensor:
         """Which cosines reach the floor of either text or the threshold."""
@@ -300,7 +300,7 @@ class Side:
     def keep(self, owner: Tensor, packed: Tensor) -> None:
         """Add packed neighbours of some of the texts to their lists, now or later: until then the floors are lower."""
         self._waiting.append((owner, packed))
-        if not self.full or WAITING * sum(len(own) for own, _ in self._waiting) > self._near.numel():
+        if not self.full or WAITING * sum(len(owners) for owners, _ in self._waiting) > self._near.numel():
             self.merge()
 
     def merge(self) -> None:
@@ -326,17 +326,17 @@ def _counted(counts: Tensor, cosines: Tensor, pairs: int) -> Tensor:
     too many, and with the few pairs whose cosine is beyond ±1 by rounding in the outermost bins.
     """
     total, most = torch.stack([counts.sum(dtype=torch.float64), counts.max().double()]).tolist()
-    found = counts.long()
+    counts_by_bin = counts.long()
     if most >= EXACT:
         parts = torch.split(cosines, max(1, EXACT // cosines.shape[1]))
-        found = torch.stack([torch.histc(part, BINS, -1, 1).long() for part in parts]).sum(0)
-        total = int(found.sum())
+        counts_by_bin = torch.stack([torch.histc(part, BINS, -1, 1).long() for part in parts]).sum(0)
+        total = int(counts_by_bin.sum())
     missing = pairs - int(total)
     if missing:
         above = int((cosines > 1).sum())
-        found[0] += missing - above
-        found[-1] += above
-    return found
+        counts_by_bin[0] += missing - above
+        counts_by_bin[-1] += above
+    return counts_by_bin
 
 
 def _segments(interval: np.ndarray, most: int) -> list[tuple[int, int, int]]:

@@ -149,9 +149,9 @@ def text_means(
     rows = embeddings.astype(np.float64)
     totals = rows @ sums.vectors.T
     counts = np.broadcast_to(sums.texts.astype(np.float64), totals.shape).copy()
-    here = np.arange(len(rows)), interval
-    totals[here] -= np.einsum("nd,nd->n", rows, rows)
-    counts[here] -= 1
+    itself = np.arange(len(rows)), interval
+    totals[itself] -= np.einsum("nd,nd->n", rows, rows)
+    counts[itself] -= 1
     return np.asarray(np.divide(totals, counts, out=np.full_like(totals, np.nan), where=counts > 0))
 
 
@@ -166,11 +166,11 @@ def mean_cosines(embeddings: Float[np.ndarray, "text dim"]) -> Float[np.ndarray,
     """
     starts = range(0, len(embeddings), _BLOCK)
     total = sum(embeddings[start : start + _BLOCK].astype(np.float64).sum(0) for start in starts)
-    found = []
+    sums = []
     for start in starts:
         rows = embeddings[start : start + _BLOCK].astype(np.float64)
-        found.append(rows @ total - (rows * rows).sum(1))
-    return np.asarray(np.concatenate(found) / (len(embeddings) - 1))
+        sums.append(rows @ total - (rows * rows).sum(1))
+    return np.asarray(np.concatenate(sums) / (len(embeddings) - 1))
 
 
 class Moments(NamedTuple):
@@ -193,10 +193,10 @@ class Moments(NamedTuple):
         Returns:
             Each (column,), float64.
         """
-        kept = ~np.isnan(values)
-        count = kept.sum(0).astype(np.float64)
-        mean = np.divide(np.where(kept, values, 0.0).sum(0), count, out=np.zeros_like(count), where=count > 0)
-        return cls(count, mean, np.where(kept, (values - mean) ** 2, 0.0).sum(0))
+        present = ~np.isnan(values)
+        count = present.sum(0).astype(np.float64)
+        mean = np.divide(np.where(present, values, 0.0).sum(0), count, out=np.zeros_like(count), where=count > 0)
+        return cls(count, mean, np.where(present, (values - mean) ** 2, 0.0).sum(0))
 
     def merged(self, other: Moments) -> Moments:
         """The moments of both sets of values.

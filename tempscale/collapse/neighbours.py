@@ -75,8 +75,8 @@ class PowerSums(NamedTuple):
         Returns:
             Their sums, exact.
         """
-        found, number = (column.tolist() for column in np.unique(values, return_counts=True))
-        powers = (sum(n * v**power for v, n in zip(found, number, strict=True)) for power in (1, 2, 3))
+        unique, number = (column.tolist() for column in np.unique(values, return_counts=True))
+        powers = (sum(n * v**power for v, n in zip(unique, number, strict=True)) for power in (1, 2, 3))
         return cls(len(values), *powers)
 
     def merged(self, other: PowerSums) -> PowerSums:
@@ -88,7 +88,7 @@ class PowerSums(NamedTuple):
         Returns:
             Both added.
         """
-        return PowerSums(*(one + more for one, more in zip(self, other, strict=True)))
+        return PowerSums(*(left + right for left, right in zip(self, other, strict=True)))
 
 
 def skewness(occurrence: PowerSums) -> float:

@@ -39,8 +39,8 @@ class Curve:
         # Where no text lies between two of them, a value at a knot would be free: knots are lengths of texts, each once.
         places = np.unique(np.quantile(logs, np.linspace(0, 1, max(1, knots)), method="nearest"))
         basis = _at(places, np.eye(len(places)), logs)
-        found, *_ = np.linalg.lstsq(basis, np.asarray(values, np.float64).reshape(len(logs), -1), rcond=None)
-        return cls(tuple(np.exp(places).tolist()), found.reshape(len(places), *np.shape(values)[1:]))
+        solution, *_ = np.linalg.lstsq(basis, np.asarray(values, np.float64).reshape(len(logs), -1), rcond=None)
+        return cls(tuple(np.exp(places).tolist()), solution.reshape(len(places), *np.shape(values)[1:]))
 
     def __call__(self, tokens: Int[np.ndarray, " text"]) -> Float[np.ndarray, "text ..."]:
         """Its value at each text's length.

@@ -67,9 +67,9 @@ def fit(
     return Csls(recipe, dim, asking)
 
 
-def _enough(texts: int, name: str, what: str) -> None:
+def _enough(texts: int, name: str, kind: str) -> None:
     if texts < LEAST_TEXTS:
-        raise CorrectionError(f"{name} needs at least {LEAST_TEXTS} {what}; there are {texts}")
+        raise CorrectionError(f"{name} needs at least {LEAST_TEXTS} {kind}; there are {texts}")
 
 
 def _curve_of(tokens: np.ndarray, values: np.ndarray, recipe: Recipe) -> Curve:
@@ -85,6 +85,6 @@ def _matrix(recipe: Recipe, centred: np.ndarray) -> np.ndarray:
         top = vectors[:, -int(recipe.parameters[0]) :]
         return np.asarray(np.eye(len(values)) - top @ top.T)
     # Directions in which the documents do not differ, but for rounding, have no variance to divide by.
-    kept = values > values.max() * len(values) * np.finfo(np.float32).eps if values.max() > 0 else values > 0
-    scale = np.where(kept, np.maximum(values, np.finfo(np.float64).tiny) ** (-float(recipe.parameters[0]) / 2), 0.0)
+    used = values > values.max() * len(values) * np.finfo(np.float32).eps if values.max() > 0 else values > 0
+    scale = np.where(used, np.maximum(values, np.finfo(np.float64).tiny) ** (-float(recipe.parameters[0]) / 2), 0.0)
     return np.asarray((vectors * scale) @ vectors.T)

@@ -35,18 +35,18 @@ class Recipe:
         Raises:
             CorrectionError: there is no such kind, or a parameter is out of range.
         """
-        found = re.fullmatch(r"([a-z_]+)\s*(?:\(([^()]*)\))?", str(text).strip())
-        if not found or found[1] not in PARAMETERS:
+        match = re.fullmatch(r"([a-z_]+)\s*(?:\(([^()]*)\))?", str(text).strip())
+        if not match or match[1] not in PARAMETERS:
             raise CorrectionError(f"there is no correction {str(text)!r}; there are {_EXAMPLES}")
-        given = [part.strip() for part in (found[2] or "").split(",") if part.strip()]
-        expected = PARAMETERS[found[1]]
-        if len(given) > len(expected):
-            raise CorrectionError(f"{found[1]} takes {_named(expected)}, not {found[2].strip()!r}")
+        arguments = [part.strip() for part in (match[2] or "").split(",") if part.strip()]
+        expected = PARAMETERS[match[1]]
+        if len(arguments) > len(expected):
+            raise CorrectionError(f"{match[1]} takes {_named(expected)}, not {match[2].strip()!r}")
         values = [
-            parameter.read(found[1], given[k]) if k < len(given) else parameter.default
+            parameter.read(match[1], arguments[k]) if k < len(arguments) else parameter.default
             for k, parameter in enumerate(expected)
         ]
-        return cls(found[1], tuple(values))
+        return cls(match[1], tuple(values))
 
     @property
     def canonical(self) -> str:

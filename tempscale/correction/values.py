@@ -65,11 +65,11 @@ class Correction(ABC):
         Raises:
             CorrectionError: another dimension, lengths that are absent or below 1, numbers that are not finite.
         """
-        found = self._documents(*self._checked(embeddings, tokens, self.needs_tokens))
+        corrected = self._documents(*self._checked(embeddings, tokens, self.needs_tokens))
         if equal_norms and self.needs_inner_product:
-            rest = self._largest_norm() ** 2 - (found**2).sum(1, keepdims=True)
-            found = np.concatenate([found, np.sqrt(np.maximum(rest, 0.0))], 1)
-        return torch.from_numpy(found.astype(np.float32))
+            difference = self._largest_norm() ** 2 - (corrected**2).sum(1, keepdims=True)
+            corrected = np.concatenate([corrected, np.sqrt(np.maximum(difference, 0.0))], 1)
+        return torch.from_numpy(corrected.astype(np.float32))
 
     def queries(
         self, embeddings: Float[Tensor, "text dim"], tokens: Int[Tensor, " text"] | None = None, *, equal_norms: bool = False
@@ -87,10 +87,10 @@ class Correction(ABC):
         Raises:
             CorrectionError: as in `documents`.
         """
-        found = self._queries(*self._checked(embeddings, tokens, self.needs_query_tokens))
+        corrected = self._queries(*self._checked(embeddings, tokens, self.needs_query_tokens))
         if equal_norms and self.needs_inner_product:
-            found = np.concatenate([found, np.zeros((len(found), 1))], 1)
-        return torch.from_numpy(found.astype(np.float32))
+            corrected = np.concatenate([corrected, np.zeros((len(corrected), 1))], 1)
+        return torch.from_numpy(corrected.astype(np.float32))
 
     def _checked(self, embeddings: Tensor, tokens: Tensor | None, needed: bool) -> tuple[np.ndarray, np.ndarray]:
         return checked(embeddings, tokens, needed, self.canonical, self.dim)

@@ -99,9 +99,9 @@ def head_contraction(layer: Layer, gains: Float[Tensor, " head"]) -> Float[Tenso
         λ_h ≥ 0, (head,).
     """
     n = layer.attention.shape[-1]
-    left = torch.stack([high_frequency(own.double()).square().sum() for own in layer.attention])
-    found: Tensor = gains.double().square() * left / (n - 1 if n > 1 else torch.nan)
-    return found
+    squares = torch.stack([high_frequency(attention.double()).square().sum() for attention in layer.attention])
+    result: Tensor = gains.double().square() * squares / (n - 1 if n > 1 else torch.nan)
+    return result
 
 
 def gain(layer: Layer) -> Float[Tensor, " head"]:
@@ -118,8 +118,8 @@ def gain(layer: Layer) -> Float[Tensor, " head"]:
     out, value = layer.output_weights.double(), layer.value_weights.double()
     right = torch.linalg.qr(value.mT, mode="r").R
     left = torch.linalg.qr(out, mode="r").R
-    found: Tensor = torch.linalg.matrix_norm(left @ right.mT, 2)
-    return found
+    result: Tensor = torch.linalg.matrix_norm(left @ right.mT, 2)
+    return result
 
 
 def scatter(tokens: Float[Tensor, "token dim"]) -> Tensor:

@@ -82,18 +82,18 @@ def observe(model: Any, ids: Sequence[int], visit: Callable[[Layer], Seen], *, r
         TemperatureError: the model's temperature depends on the role and none is given, or the role is unknown.
     """
     base: Any = base_model(model)
-    found, architecture = places(model), supported(family_of(base))
+    layers, architecture = places(model), supported(family_of(base))
     arguments: dict[str, Any] = {"use_cache": False} if architecture.decoder else {}
-    watch = _Watch(found, architecture.block, architecture.layout == "fused", visit)
+    watch = _Watch(layers, architecture.block, architecture.layout == "fused", visit)
     kernel, device = base.config._attn_implementation, next(base.parameters()).device
     training = base.training
     base.eval()
-    use_kernel(base, found, "eager")
+    use_kernel(base, layers, "eager")
     try:
         with torch.inference_mode(), attach.role(model, role), watch.hooked(), watch:
             base(input_ids=torch.tensor([list(ids)], device=device), **arguments)
     finally:
-        use_kernel(base, found, kernel)
+        use_kernel(base, layers, kernel)
         base.train(training)
     return watch.results
 
@@ -101,9 +101,9 @@ def observe(model: Any, ids: Sequence[int], visit: Callable[[Layer], Seen], *, r
 class _Watch(TorchFunctionMode):
     """Collect the intermediate results of one layer at a time; as a torch function mode it also sees the softmax."""
 
-    def __init__(self, found: list[Places], block: Block, fused: bool, visit: Callable[[Layer], Any]) -> None:
+    def __init__(self, layers: list[Places], block: Block, fused: bool, visit: Callable[[Layer], Any]) -> None:
         super().__init__()
-        self._places, self._block, self._fused, self._visit = found, block, fused, visit
+        self._places, self._block, self._fused, self._visit = layers, block, fused, visit
         self._seen: dict[str, Tensor] = {}
         self._attending = False
         self.results: list[Any] = []
@@ -130,7 +130,7 @@ class _Watch(TorchFunctionMode):
         layer, block = place.layer, self._block
         get = layer.get_submodule
         begin, end = (get(path) for path in block.feed_forward)
-        yield layer.register_forward_pre_hook(self._given, with_kwargs=True)
+        yield layer.register_forward_pre_hook(self._begin_layer, with_kwargs=True)
         yield place.attention.register_forward_pre_hook(self._begin_attention)
         yield place.attention.register_forward_hook(self._end_attention)
         yield get(block.value).register_forward_hook(self._keep("values", "attended"))
@@ -142,7 +142,7 @@ class _Watch(TorchFunctionMode):
                 yield get(path).register_forward_hook(self._keep(name))
         yield layer.register_forward_hook(self._finish)
 
-    def _given(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _begin_layer(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         self._seen = {"h": args[0] if args else kwargs["hidden_states"]}
 
     def _begin_attention(self, module: nn.Module, args: Any) -> None:
@@ -171,14 +171,14 @@ class _Watch(TorchFunctionMode):
         self._seen = {}
 
     def _layer(self, place: Places, x: Tensor) -> Layer:
-        seen = {name: value[0] for name, value in self._seen.items()}
-        value_weights, output_weights, values = _by_head(place, self._block, self._fused, seen.pop("values"))
-        z = seen.setdefault("z", seen["attention_output"])
-        y = seen["h"] + z
-        branch = seen.setdefault("feed_forward_branch", seen["feed_forward_output"])
-        second = (seen["fed"] if self._block.post_norm else y) + branch
+        tensors = {name: value[0] for name, value in self._seen.items()}
+        value_weights, output_weights, values = _by_head(place, self._block, self._fused, tensors.pop("values"))
+        z = tensors.setdefault("z", tensors["attention_output"])
+        y = tensors["h"] + z
+        branch = tensors.setdefault("feed_forward_branch", tensors["feed_forward_output"])
+        second = (tensors["fed"] if self._block.post_norm else y) + branch
         return Layer(
-            number=len(self.results), **seen, y=y, second_sum=second, x=x[0], values=values,
+            number=len(self.results), **tensors, y=y, second_sum=second, x=x[0], values=values,
             value_weights=value_weights, output_weights=output_weights,
         )  # fmt: skip
 
@@ -211,12 +211,12 @@ def sigma_s(logits: Float[Tensor, "*head token token"]) -> Float[Tensor, "*head"
         σ_s, (…).
     """
     lowest = torch.finfo(logits.dtype).min / 4
-    return torch.stack([_deviation(own, own > lowest) for own in logits.flatten(0, -3)]).reshape(logits.shape[:-2])
+    return torch.stack([_deviation(head, head > lowest) for head in logits.flatten(0, -3)]).reshape(logits.shape[:-2])
 
 
-def _deviation(logits: Tensor, seen: Tensor) -> Tensor:
+def _deviation(logits: Tensor, visible: Tensor) -> Tensor:
     """The standard deviation of one head's visible logits, since float64 copies of all heads would take too much memory."""
-    count = seen.sum()
-    own = logits.double().where(seen, 0)
-    own = (own - own.sum() / count).where(seen, 0)
-    return own.square().sum().div(count).sqrt()
+    count = visible.sum()
+    centred = logits.double().where(visible, 0)
+    centred = (centred - centred.sum() / count).where(visible, 0)
+    return centred.square().sum().div(count).sqrt()

@@ -41,7 +41,7 @@ def sigma_a(attention: Float[Tensor, "*batch token token"], tolerance: float = 1
     if a.is_cuda:
         return sigma_a_by_squaring(a)
     heads = torch.split(a.reshape(-1, n, n), max(1, _ELEMENTS // (n * n)))  # Never copies all heads.
-    return torch.cat([_lanczos(own - own.mean(-2, keepdim=True), tolerance) for own in heads]).reshape(a.shape[:-2])
+    return torch.cat([_lanczos(part - part.mean(-2, keepdim=True), tolerance) for part in heads]).reshape(a.shape[:-2])
 
 
 def _lanczos(flat: Tensor, tolerance: float) -> Tensor:
@@ -99,8 +99,8 @@ def sigma_a_by_squaring(attention: Float[Tensor, "*batch token token"]) -> Float
         power = power @ power
     heaviest = power.diagonal(dim1=-2, dim2=-1).argmax(-1)
     vector = power.take_along_dim(heaviest[..., None, None], -1)
-    found: Tensor = (centred @ vector).squeeze(-1).norm(dim=-1) / vector.squeeze(-1).norm(dim=-1).clamp_min(least)
-    return found
+    result: Tensor = (centred @ vector).squeeze(-1).norm(dim=-1) / vector.squeeze(-1).norm(dim=-1).clamp_min(least)
+    return result
 
 
 class HeadSpectrum(NamedTuple):
@@ -128,15 +128,15 @@ def head_spectrum(layer: Layer, value_norms: Float[Tensor, " head"]) -> HeadSpec
     Returns:
         Each (head,).
     """
-    found = sigma_a(layer.attention).double()
+    sigma = sigma_a(layer.attention).double()
     pairs = zip(layer.attention, layer.values, strict=True)
-    left = torch.stack([high_frequency(own.double() @ values.double()).norm() for own, values in pairs])
+    after = torch.stack([high_frequency(attention.double() @ values.double()).norm() for attention, values in pairs])
     tokens = layer.attended.double()
-    given = high_frequency(tokens).norm()
+    norm = high_frequency(tokens).norm()
     # If tokens differ only by rounding, such as copies of one token, the ratio would be that of two rounding errors.
-    given = given.where(given > torch.finfo(layer.attended.dtype).eps * len(tokens) ** 0.5 * tokens.norm(), torch.nan)
+    norm = norm.where(norm > torch.finfo(layer.attended.dtype).eps * len(tokens) ** 0.5 * tokens.norm(), torch.nan)
     n = layer.attention.shape[-1]
-    return HeadSpectrum(found, layer.sigma_s, sigma_a_bound(layer.sigma_s, n), left / (found * value_norms.double() * given))
+    return HeadSpectrum(sigma, layer.sigma_s, sigma_a_bound(layer.sigma_s, n), after / (sigma * value_norms.double() * norm))
 
 
 def sigma_a_bound(sigma_s: Float[Tensor, "*head"], tokens: int) -> Float[Tensor, "*head"]:
@@ -166,8 +166,8 @@ def high_frequency(tokens: Float[Tensor, "*batch token dim"]) -> Float[Tensor, "
     Returns:
         (…, n, d) in the same precision; the columns sum to 0 except for rounding.
     """
-    left: Tensor = tokens - tokens.mean(-2, keepdim=True)
-    return left
+    difference: Tensor = tokens - tokens.mean(-2, keepdim=True)
+    return difference
 
 
 class HighFrequency(NamedTuple):
@@ -201,8 +201,8 @@ def high_frequency_ratios(layer: Layer) -> HighFrequency:
     norms = {name: high_frequency(getattr(layer, name).double()).norm() for name in (*names, "second_sum", "x")}
 
     def ratio(after: str, before: str) -> Tensor:
-        kept: Tensor = norms[after] / norms[before]
-        return kept
+        quotient: Tensor = norms[after] / norms[before]
+        return quotient
 
     around = ratio("attended", "h") * ratio("z", "attention_output") * ratio("fed", "y")
     around = around * ratio("feed_forward_branch", "feed_forward_output") * ratio("x", "second_sum")

@@ -64,10 +64,10 @@ def run_batches(
             result = run(batch)
         except Exception as error:
             memory, alone = out_of_memory(error), len(batch) == 1
-            again = alone and no_workspace(error) and batch[0] not in tried
+            retry = alone and no_workspace(error) and batch[0] not in tried
             # If not even one text runs after the cache was emptied, memory is not the reason, and neither is the text.
-            lost = lost_device(error) and (not no_workspace(error) or (alone and not again))
-            if lost or (failed is None and not again and (not memory or alone)):
+            device_lost = lost_device(error) and (not no_workspace(error) or (alone and not retry))
+            if device_lost or (failed is None and not retry and (not memory or alone)):
                 raise
             reason = NO_MEMORY if memory else f"the model fails with {type(error).__name__}: {first_line(error)}"
         else:
@@ -76,7 +76,7 @@ def run_batches(
         # After the except block, because its traceback keeps the tensors of the failed pass alive.
         if memory and torch.cuda.is_available():
             torch.cuda.empty_cache()
-        if again:
+        if retry:
             tried.add(batch[0])
             waiting.append(batch)
             continue

@@ -38,9 +38,9 @@ class ModelError(ValueError):
 
 def default_model() -> str:
     """The real MiniLM of the `demo` extra if it is installed, else the model's name on the hub."""
-    found = importlib.util.find_spec(DEMO_PACKAGE)
-    if found is not None and found.submodule_search_locations:
-        path = Path(found.submodule_search_locations[0]) / "model"
+    spec = importlib.util.find_spec(DEMO_PACKAGE)
+    if spec is not None and spec.submodule_search_locations:
+        path = Path(spec.submodule_search_locations[0]) / "model"
         if path.is_dir():
             return str(path)
     return DEFAULT_NAME
@@ -74,9 +74,11 @@ def resolve(name: str) -> Path:
         if inner == path:
             raise ModelError(f"{missing}; give the folder that holds it")
         raise ModelError(f"{missing}, the folder that modules.json names; copy or download the model again")
-    whole = _whole_model(path)
-    if whole is not None:
-        raise ModelError(f"model '{name}' is only a part of the model in {whole}, without its further stages; give {whole}")
+    parent_model = _whole_model(path)
+    if parent_model is not None:
+        raise ModelError(
+            f"model '{name}' is only a part of the model in {parent_model}, without its further stages; give {parent_model}"
+        )
     if not _has_weights(inner):
         raise ModelError(
             f"model '{name}' has no *.safetensors weights; pickled weights are not loaded: "
@@ -168,8 +170,8 @@ def check_weights(path: Path) -> None:
 
 def _check_index(index: Path) -> None:
     """Raise unless the weights that an index names are in the folder of the model."""
-    named = read_json(index)
-    places = named.get("weight_map") if isinstance(named, dict) else None
+    content = read_json(index)
+    places = content.get("weight_map") if isinstance(content, dict) else None
     if not isinstance(places, dict):
         raise ModelError(f"{index} names no weights; copy or download the model again")
     for name in sorted({str(place) for place in places.values()}):
@@ -186,9 +188,9 @@ def _check_header(file: Path) -> None:
     """Raise if the header of a safetensors file is longer than the file, or than any model needs."""
     with file.open("rb") as stream:
         start = stream.read(8)
-    length, there = int.from_bytes(start, "little"), file.stat().st_size - len(start)
-    if length > there:
-        raise ValueError(f"its header should have {length} bytes, and {there} follow")
+    length, remaining = int.from_bytes(start, "little"), file.stat().st_size - len(start)
+    if length > remaining:
+        raise ValueError(f"its header should have {length} bytes, and {remaining} follow")
     if length > _LARGEST_HEADER_BYTES:
         raise ModelError(
             f"the weights {file} have a header of {length >> 20} MiB, more than the {_LARGEST_HEADER_BYTES >> 20} MiB that "
@@ -212,13 +214,13 @@ def state(path: Path) -> tuple[tuple[object, ...], ...]:
     """What changes if a file of a model folder is written or exchanged: names, sizes, times and where the file system has
     them. Files of the same state on one machine have the same bytes.
     """
-    found = []
+    entries = []
     for file in _files(path):
         with suppress(OSError):  # It is being exchanged, and the next look sees it.
-            s = file.stat()
-            own = (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
-            found.append((file.relative_to(path).as_posix(), *own))
-    return tuple(found)
+            status = file.stat()
+            signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+            entries.append((file.relative_to(path).as_posix(), *signature))
+    return tuple(entries)
 
 
 def _folders(path: Path) -> list[Path]:
@@ -259,12 +261,12 @@ def _is_inside(name: str) -> bool:
 
 def _whole_model(path: Path) -> Path | None:
     """The folder above, if it is a model whose transformer is in this folder."""
-    above = path.resolve().parent
-    if (path / "modules.json").is_file() or not (above / "modules.json").is_file():
+    parent = path.resolve().parent
+    if (path / "modules.json").is_file() or not (parent / "modules.json").is_file():
         return None
     with suppress(ModelError):
-        if stages(above) and (above / stages(above)[0]["path"]).resolve() == path.resolve() != above:
-            return above
+        if stages(parent) and (parent / stages(parent)[0]["path"]).resolve() == path.resolve() != parent:
+            return parent
     return None
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from tempscale.model.batches import micro_batches, run_batches
 from tempscale.model.budgets import usual_budget
 from tempscale.model.checkpoint import default_model, resolve
-from tempscale.model.gathering import Encoded, Factor, Pass, Troubles, Wanted, gather
+from tempscale.model.gathering import Encoded, Factor, Pass, Request, Troubles, gather
 from tempscale.model.loading import check_config, load_transformer, round_weights
 from tempscale.model.packed import Packed
 from tempscale.model.padded import Padded, downloaded, finished
@@ -157,11 +157,11 @@ class Encoder:
         head, tokenizer = load_head(folder), Tokenizer(folder, max_length, long, prompt)
         head.check_prompt(prompt)
         model, _ = load_transformer(folder)
-        chosen = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
-        if precision == "bfloat16" and torch.device(chosen).type != "cpu":
+        target = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
+        if precision == "bfloat16" and torch.device(target).type != "cpu":
             round_weights(model)  # Before the GPU has to hold them in float32.
-        how: dict[str, Any] = {"precision": precision, "compiled": compiled, "packed": packed}
-        encoder = cls(model.to(chosen), tokenizer, head.to(chosen), token_budget, **how)
+        options: dict[str, Any] = {"precision": precision, "compiled": compiled, "packed": packed}
+        encoder = cls(model.to(target), tokenizer, head.to(target), token_budget, **options)
         encoder.set_temperature(temperature)
         return encoder
 
@@ -262,36 +262,38 @@ class Encoder:
         batches = self.batches(tokens) if batches is None else batches
         owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
         lengths, device = tokens.sequences.lengths.tolist(), next(self.model.parameters()).device
-        wanted: Collection[int] = range(len(tokens) if factors is True else 0) if isinstance(factors, bool) else factors
+        factored: Collection[int] = range(len(tokens) if factors is True else 0) if isinstance(factors, bool) else factors
         chunked: dict[int, Scatter] = {}
-        ready = self.padded(tokens) if padded is None else padded
-        waits = before is not None
+        padded_batches = self.padded(tokens) if padded is None else padded
+        waiting = before is not None
 
         def run(batch: list[int]) -> Pass:
-            hidden, mask = self.hidden_states(*ready[batch], sum(lengths[i] for i in batch))
+            hidden, mask = self.hidden_states(*padded_batches[batch], sum(lengths[i] for i in batch))
             with torch.autocast(device.type, enabled=False):
                 hidden = hidden.float()
                 sums = token_sums(hidden, mask) if moments else None
-                own = [(owner[i], hidden[row, : lengths[i]]) for row, i in enumerate(batch) if owner[i] in wanted]
-                wait = waits or bool(own)
+                selected = [(owner[i], hidden[row, : lengths[i]]) for row, i in enumerate(batch) if owner[i] in factored]
+                wait = waiting or bool(selected)
                 if tokens.text is not None:
-                    chunks = [self.head.pool(hidden, mask), *(sums or ()), *(x for _, x in own)]
-                    pooled, *rest = downloaded(chunks, wait)
-                    kept = TokenSums(*rest[:4]) if sums is not None else None
-                    for (text, _), x in zip(own, rest[len(sums or ()) :], strict=True):
+                    chunks = [self.head.pool(hidden, mask), *(sums or ()), *(x for _, x in selected)]
+                    pooled, *remaining = downloaded(chunks, wait)
+                    chunk_sums = TokenSums(*remaining[:4]) if sums is not None else None
+                    for (text, _), x in zip(selected, remaining[len(sums or ()) :], strict=True):
                         scatter = Scatter.of(x)
                         chunked[text] = chunked[text].merged(scatter) if text in chunked else scatter
-                    return Pass(batch, pooled, None, kept, None, {})
+                    return Pass(batch, pooled, None, chunk_sums, None, {})
                 columns = sums.moments() if sums is not None else ()
-                pairs = [covariance_factor(x, check=False) for _, x in own]
+                pairs = [covariance_factor(x, check=False) for _, x in selected]
                 values = [*self.head(hidden, mask), *columns, *chain.from_iterable(pairs)]
-                unit, norms, *rest = downloaded(values, wait)
-                found = TokenMoments(*rest[:3]) if sums is not None else None
-                means, spreads = rest[len(columns) :: 2], rest[len(columns) + 1 :: 2]
+                unit, norms, *remaining = downloaded(values, wait)
+                text_moments = TokenMoments(*remaining[:3]) if sums is not None else None
+                means, spreads = remaining[len(columns) :: 2], remaining[len(columns) + 1 :: 2]
                 for mean in means:
                     check_direction(mean)
-                of_text = {text: pair for (text, _), pair in zip(own, zip(means, spreads, strict=True), strict=True)}
-                return Pass(batch, unit, norms, None, found, of_text)
+                text_factors = {
+                    text: pair for (text, _), pair in zip(selected, zip(means, spreads, strict=True), strict=True)
+                }
+                return Pass(batch, unit, norms, None, text_moments, text_factors)
 
         halved: list[list[int]] = []
         failed: dict[int, str] | None = {} if isolate else None
@@ -307,8 +309,8 @@ class Encoder:
                 unit, norms = self.head.finish(pooled.to(device))
                 return unit.cpu(), norms.cpu()
 
-            asked = Wanted(width, finish, moments, factors is not False)
-            return gather(tokens, passes, asked, Troubles(failed or {}, halved), chunked)
+            request = Request(width, finish, moments, factors is not False)
+            return gather(tokens, passes, request, Troubles(failed or {}, halved), chunked)
 
     def token_embeddings(self, ids: Sequence[int], role: str | None = None) -> Float[Tensor, "token dim"]:
         """Last-layer token embeddings (tokens, d) of one text, run alone; float32, on the CPU.
@@ -364,8 +366,8 @@ class Encoder:
         owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
         batches = _without(self.batches(tokens), lambda i: owner[i] in without)
         batches = [batch for batch in batches if any(owner[i] in wanted for i in batch)]
-        how: dict[str, Any] = {"role": role, "batches": batches, "isolate": True, "padded": padded}
-        out = self.encode_tokens(tokens, moments=False, factors=wanted, **how)
+        options: dict[str, Any] = {"role": role, "batches": batches, "isolate": True, "padded": padded}
+        out = self.encode_tokens(tokens, moments=False, factors=wanted, **options)
         assert out.factors is not None
         return {i: out.factors[i] for i in wanted}
 
@@ -404,5 +406,5 @@ class Encoder:
 
 def _without(batches: list[list[int]], left_out: Callable[[int], bool]) -> list[list[int]]:
     """The micro-batches without some sequences."""
-    found = [[i for i in batch if not left_out(i)] for batch in batches]
-    return [batch for batch in found if batch]
+    remaining = [[i for i in batch if not left_out(i)] for batch in batches]
+    return [batch for batch in remaining if batch]

@@ -53,14 +53,14 @@ class Pass(NamedTuple):
     norms: Tensor | None
     """Norms of the embeddings of texts that are not chunked."""
     sums: TokenSums | None
-    """Sums of chunks; also of texts, unless `moments` is given."""
+    """Sums of chunks; also of texts, unless `moments` is set."""
     moments: TokenMoments | None
     """Moments of texts that are not chunked."""
     factors: dict[int, Factor]
     """By text, of texts that are not chunked."""
 
 
-class Wanted(NamedTuple):
+class Request(NamedTuple):
     """What is asked for of each text."""
 
     width: int
@@ -81,7 +81,7 @@ class Troubles(NamedTuple):
 
 
 def gather(
-    tokens: Tokens, passes: Sequence[Pass], wanted: Wanted, troubles: Troubles, chunked: Mapping[int, Scatter]
+    tokens: Tokens, passes: Sequence[Pass], wanted: Request, troubles: Troubles, chunked: Mapping[int, Scatter]
 ) -> Encoded:  # fmt: skip
     """Results by text, in the order of `tokens`; NaN for a text that failed or whose sequences are in no pass.
 
@@ -100,17 +100,17 @@ def gather(
     if wanted.moments and moments is None:
         moments = TokenMoments(*torch.full((3, texts), torch.nan))
     ran = torch.zeros(len(owner), dtype=torch.bool).index_fill_(0, order, True)
-    absent = set(owner[~ran].tolist())
-    for text in absent:
+    missing = set(owner[~ran].tolist())
+    for text in missing:
         for column in (embeddings, norms, *(moments or ())):
             column[text] = torch.nan
-    found = {text: factor for out in passes for text, factor in out.factors.items()}
-    found |= {text: scatter.factor() for text, scatter in chunked.items() if text not in absent}
-    lost = tokens.failed | {int(owner[i]): reason for i, reason in failed.items()}
+    factors_by_text = {text: factor for out in passes for text, factor in out.factors.items()}
+    factors_by_text |= {text: scatter.factor() for text, scatter in chunked.items() if text not in missing}
+    failures = tokens.failed | {int(owner[i]): reason for i, reason in failed.items()}
     lengths, truncated = (torch.tensor(column) for column in (tokens.lengths, tokens.truncated))
     texts_halved = [sorted({int(owner[i]) for i in batch}) for batch in halved]
-    factors = _listed(found, texts) if wanted.factors else None
-    return Encoded(embeddings, norms, lengths.long(), truncated.bool(), moments, factors, lost, texts_halved)
+    factors = _listed(factors_by_text, texts) if wanted.factors else None
+    return Encoded(embeddings, norms, lengths.long(), truncated.bool(), moments, factors, failures, texts_halved)
 
 
 def _whole(passes: Sequence[Pass], order: Tensor, texts: int) -> tuple[Tensor, Tensor, TokenMoments | None]:
@@ -143,10 +143,10 @@ def _merged(
     return *finish((total / weight).float()), moments
 
 
-def _listed(found: Mapping[int, Factor], texts: int) -> list[Factor]:
+def _listed(factors: Mapping[int, Factor], texts: int) -> list[Factor]:
     """Factors by text, NaN for a text without one."""
-    if not found:
+    if not factors:
         return []
-    mean, factor = next(iter(found.values()))
+    mean, factor = next(iter(factors.values()))
     nothing = (torch.full_like(mean, torch.nan), torch.full_like(factor[:1], torch.nan))
-    return [found.get(text, nothing) for text in range(texts)]
+    return [factors.get(text, nothing) for text in range(texts)]

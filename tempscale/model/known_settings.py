@@ -56,7 +56,7 @@ CONFIG_NAMES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""The file of the transformer's stage: the first of these that is there and not empty."""
+"""The file of the transformer's stage: the first of these that exists and is not empty."""
 
 MODULES = "modules.json"
 WHOLE = "config_sentence_transformers.json"
@@ -327,7 +327,7 @@ def refuse(setting: Setting, key: str, value: object, place: Path | str) -> None
     if setting.treatment == "refused" and not empty:
         raise ModelError(f"{place} has {key} = {_short(value)}, which {setting.reason}")
     if setting.treatment == "obeyed" and setting.only and not any(_same(value, allowed) for allowed in setting.only):
-        allowed = " or ".join(_short(each) for each in setting.only if each is not None)
+        allowed = " or ".join(_short(option) for option in setting.only if option is not None)
         raise ModelError(f"{place} has {key} = {_short(value)}, which {setting.reason}; supported: {allowed}")
 
 

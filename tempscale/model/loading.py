@@ -124,8 +124,8 @@ def _check_size(raw: Mapping[str, Any], file: Path) -> None:
 
 def _check_keys(raw: Mapping[str, Any], declaring: type, file: Path) -> None:
     """Raise for a key that transformers does not read, unless it changes no vector."""
-    own: Any = declaring()
-    declared = own.to_dict().keys() | own.attribute_map.keys()
+    defaults: Any = declaring()
+    declared = defaults.to_dict().keys() | defaults.attribute_map.keys()
     for key, value in raw.items():
         if key in SETTINGS[CONFIG]:
             if not (families := SETTINGS[CONFIG][key].families) or raw.get("model_type") in families:
@@ -141,8 +141,8 @@ def _check_old_names(raw: Mapping[str, Any], config: Any, file: Path) -> None:
     computed["rotary_emb_base"] = config.rope_parameters["rope_theta"]
     for name, value in computed.items():
         if raw.get(name) is not None and raw[name] != value:
-            meant = f"; write it as {_OLD_NAMES[name]} if the model was trained so" if name in _OLD_NAMES else ""
-            raise ModelError(f"{file} has {name} = {raw[name]!r}, and transformers computes with {value!r}{meant}")
+            hint = f"; write it as {_OLD_NAMES[name]} if the model was trained so" if name in _OLD_NAMES else ""
+            raise ModelError(f"{file} has {name} = {raw[name]!r}, and transformers computes with {value!r}{hint}")
 
 
 def dimensions(folder: Path) -> int:
@@ -164,7 +164,7 @@ def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> 
     # AutoModel would also load the decoder of T5, but only the encoder gives embeddings.
     loader = AutoModelForTextEncoding if check_family(folder).encoder_decoder else AutoModel
     try:
-        model, found = loader.from_pretrained(
+        model, info = loader.from_pretrained(
             Settings.of(folder).transformer,
             use_safetensors=True,
             trust_remote_code=False,
@@ -173,7 +173,7 @@ def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> 
         )
     except Exception as error:  # Each family and each kind of weights has its own errors.
         raise ModelError(f"the model in {folder} cannot be loaded: {first_line(error)}") from None
-    missing = sorted(found["missing_keys"])
+    missing = sorted(info["missing_keys"])
     # transformers fills missing weights with random numbers.
     needed = [key for key in missing if "pooler." not in key]
     if needed:

@@ -57,8 +57,8 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         folder = resolve(str(name) if name is not None else default_model())
         settings = Settings.of(folder)
         encoder = Encoder.load(folder, temperature, prompt=settings.prompt(prompts, ""), **options)
-        own = label(str(name) if name is not None else default_model())
-        self._describe(encoder, own, fingerprint(folder), settings.similarity, settings if prompts == "model" else None)
+        title = label(str(name) if name is not None else default_model())
+        self._describe(encoder, title, fingerprint(folder), settings.similarity, settings if prompts == "model" else None)
 
     def _describe(
         self, encoder: Encoder, name: str, revision: str, similarity: str, settings: Settings | None

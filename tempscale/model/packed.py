@@ -46,22 +46,22 @@ def attend(
 
         if shared:  # torch 2.11's kernel wants a key for every head.
             keys, values = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (keys, values))
-        found = varlen_attn(
+        output = varlen_attn(
             queries, keys, values, cu_seq_lens_q, cu_seq_lens_q, max_length_q, max_length_q, scale=scaling,
             window_size=(left, right),
         )  # fmt: skip
-        assert isinstance(found, Tensor)
-        return found[None], None
+        assert isinstance(output, Tensor)
+        return output[None], None
     parts = []
     for start, stop in pairwise(cu_seq_lens_q.tolist()):
         q, k, v = (x[start:stop].transpose(0, 1)[None] for x in (queries, keys, values))
-        away = torch.arange(stop - start)[:, None] - torch.arange(stop - start)
-        seen = torch.ones_like(away, dtype=torch.bool)
+        distances = torch.arange(stop - start)[:, None] - torch.arange(stop - start)
+        visible = torch.ones_like(distances, dtype=torch.bool)
         if left >= 0:
-            seen &= away <= left
+            visible &= distances <= left
         if right >= 0:
-            seen &= -away <= right
-        part = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scaling, enable_gqa=shared)
+            visible &= -distances <= right
+        part = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scaling, enable_gqa=shared)
         parts.append(part[0].transpose(0, 1))
     return torch.cat(parts)[None], None
 
@@ -90,22 +90,22 @@ class Packed:
             raise UnsupportedArchitecture(f"{family} adds a position bias to its attention and cannot be packed")
         if weight.is_cuda and weight.dtype not in (torch.bfloat16, torch.float16):
             raise ValueError("packed texts need bfloat16 or float16 on a GPU: precision=«bfloat16»")
-        own: Any = self._model
-        configs = [own.config, *(getattr(place.attention, "config", None) for place in places(model))]
+        base: Any = self._model
+        configs = [base.config, *(getattr(place.attention, "config", None) for place in places(model))]
         self._configs: list[Any] = list({id(config): config for config in configs if config is not None}.values())
-        self._first = int(own.config.pad_token_id) + 1 if family in _AFTER_PADDING else 0
-        ids = torch.arange(3, 3 + len(_PROBE) * max(_PROBE), device=weight.device) % own.config.vocab_size
+        self._first = int(base.config.pad_token_id) + 1 if family in _AFTER_PADDING else 0
+        ids = torch.arange(3, 3 + len(_PROBE) * max(_PROBE), device=weight.device) % base.config.vocab_size
         mask = torch.arange(max(_PROBE), device=weight.device) < torch.tensor(_PROBE, device=weight.device)[:, None]
         ids = ids.view(mask.shape)
         with torch.inference_mode():
-            expected = own(input_ids=ids, attention_mask=mask.long(), **arguments).last_hidden_state[mask].float()
+            expected = base(input_ids=ids, attention_mask=mask.long(), **arguments).last_hidden_state[mask].float()
             try:
-                found = self(ids, mask, sum(_PROBE))[mask].float()
+                packed = self(ids, mask, sum(_PROBE))[mask].float()
             except (ImportError, TypeError, ValueError, RuntimeError) as error:
                 raise UnsupportedArchitecture(f"{family} cannot be packed: {error}") from None
-        away = float((found - expected).norm() / expected.norm())
-        if not away <= _TOLERANCE.get(weight.dtype, 0.05):
-            raise UnsupportedArchitecture(f"{family} cannot be packed: its token embeddings differ by {away:.2g}")
+        difference = float((packed - expected).norm() / expected.norm())
+        if not difference <= _TOLERANCE.get(weight.dtype, 0.05):
+            raise UnsupportedArchitecture(f"{family} cannot be packed: its token embeddings differ by {difference:.2g}")
 
     def __call__(
         self, ids: Int[Tensor, "text token"], mask: Bool[Tensor, "text token"], tokens: int
@@ -120,17 +120,17 @@ class Packed:
             Padded again; 0 where there is no token.
         """
         texts, width = ids.shape
-        where = torch.nonzero_static(mask.flatten(), size=tokens)[:, 0]
+        index = torch.nonzero_static(mask.flatten(), size=tokens)[:, 0]
         lengths = nn.functional.pad(mask.sum(1).cumsum(0), (1, 0)).int()
         positions = torch.arange(self._first, self._first + width, device=ids.device).expand(texts, width).flatten()
-        given = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": width, "max_length_k": width}
+        packing = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": width, "max_length_k": width}
         with self._kernel():
             out = self._model(
-                input_ids=ids.flatten()[where][None], position_ids=positions[where][None], **given, **self._arguments
+                input_ids=ids.flatten()[index][None], position_ids=positions[index][None], **packing, **self._arguments
             )
         hidden: Tensor = out.last_hidden_state[0]
         padded = hidden.new_zeros(texts * width, hidden.shape[-1])
-        return padded.index_copy_(0, where, hidden).view(texts, width, -1)
+        return padded.index_copy_(0, index, hidden).view(texts, width, -1)
 
     @contextmanager
     def _kernel(self) -> Iterator[None]:

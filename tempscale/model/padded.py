@@ -19,19 +19,19 @@ from tempscale.model.tokens import Sequences
 class Padded:
     """Micro-batches of some sequences on a device, each assembled and uploaded once, however many temperatures run it.
 
-    They stay there as long as this does: 9 bytes a padded token.
+    They stay on the device as long as this object lives: 9 bytes a padded token.
     """
 
     def __init__(self, sequences: Sequences, padding: int, device: torch.device) -> None:
         self._sequences, self._padding, self._device = sequences, padding, device
-        self._there: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
+        self._batches: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
 
     def __getitem__(self, batch: Sequence[int]) -> tuple[Int[Tensor, "text token"], Bool[Tensor, "text token"]]:
         """The ids of some sequences, filled up on the right, and a mask that is True at tokens."""
         key = tuple(batch)
-        if key not in self._there:
-            self._there[key] = padded(self._sequences, key, self._padding, self._device)
-        return self._there[key]
+        if key not in self._batches:
+            self._batches[key] = padded(self._sequences, key, self._padding, self._device)
+        return self._batches[key]
 
 
 def padded(

@@ -69,9 +69,9 @@ class Head(nn.Module):
 
     def finish(self, pooled: Float[Tensor, "text dim"]) -> tuple[Float[Tensor, "text out"], Float[Tensor, " text"]]:
         """Apply the further stages to the output of `pool`: u/‖u‖ and ‖u‖ of each result u; 0 stays 0."""
-        found = self.stages(pooled)[:, : self.truncate_dim]
-        scale = power_of_two(found)  # Squares of tiny or huge numbers vanish or overflow.
-        scaled = found * scale
+        result = self.stages(pooled)[:, : self.truncate_dim]
+        scale = power_of_two(result)  # Squares of tiny or huge numbers vanish or overflow.
+        scaled = result * scale
         unit = nn.functional.normalize(scaled, dim=-1, eps=torch.finfo(scaled.dtype).tiny)
         return unit, torch.linalg.vector_norm(scaled, dim=-1) / scale.squeeze(-1)
 
@@ -86,8 +86,8 @@ class Head(nn.Module):
     @property
     def keeps_means(self) -> bool:
         """Whether embeddings are the token means scaled to unit length, so that their cosine gives d_μ."""
-        whole = self.truncate_dim is None and all(isinstance(stage, (Normalize, nn.Identity)) for stage in self.stages)
-        return whole and self.pooling == "mean"
+        only_scaled = self.truncate_dim is None and all(isinstance(stage, (Normalize, nn.Identity)) for stage in self.stages)
+        return only_scaled and self.pooling == "mean"
 
     def width(self, hidden: int) -> int:
         """Dimensions of a text embedding, given those of a token embedding."""
@@ -163,8 +163,8 @@ def _pooling(config: dict[str, Any], folder: Path) -> str:
     if "pooling_mode" not in config:
         modes = [name for key, name in _LEGACY_POOLING.items() if config.get(key)] or ["mean"]
     if len(modes) != 1 or modes[0] not in POOLINGS:
-        named = " + ".join(map(str, modes)) or "nothing"
-        raise ModelError(f"{folder} pools by {named}; supported poolings: {', '.join(POOLINGS)}")
+        names = " + ".join(map(str, modes)) or "nothing"
+        raise ModelError(f"{folder} pools by {names}; supported poolings: {', '.join(POOLINGS)}")
     return str(modes[0])
 
 

@@ -79,13 +79,13 @@ class Settings:
         if not (folder / MODULES).is_file():
             return cls(transformer)
         _check_stages(folder, modules)
-        whole = _table(folder / WHOLE)
-        known_settings.check(WHOLE, whole, folder / WHOLE)
-        prompts, default = _prompts(whole, folder)
-        similarity = whole.get("similarity_fn_name")
+        config = _table(folder / WHOLE)
+        known_settings.check(WHOLE, config, folder / WHOLE)
+        prompts, default = _prompts(config, folder)
+        similarity = config.get("similarity_fn_name")
         return cls(
             transformer, modules, **_of_stage(transformer), prompts=prompts, default_prompt=default,
-            truncate_dim=_number(whole, "truncate_dim", folder / WHOLE),
+            truncate_dim=_number(config, "truncate_dim", folder / WHOLE),
             similarity=similarity if similarity in _SIMILARITIES else "cosine",
         )  # fmt: skip
 
@@ -128,8 +128,8 @@ def _of_stage(transformer: Path) -> dict[str, Any]:
             raise ModelError(
                 f"{file} has a modality_config without texts or without module_output_name; save the model again"
             )
-        alone = {key: value for key, value in modalities.items() if "+" not in str(key)}  # Others are of several inputs.
-        known_settings.check(MODALITIES, alone, f"{file}: modality_config")
+        single = {key: value for key, value in modalities.items() if "+" not in str(key)}  # Others are of several inputs.
+        known_settings.check(MODALITIES, single, f"{file}: modality_config")
     known_settings.check(MODEL, _either(table, "model_kwargs", "model_args"), f"{file}: model_kwargs")
     tokenizer = _either(table, "processor_kwargs", "tokenizer_args")
     known_settings.check(PROCESSOR, tokenizer, f"{file}: processor_kwargs")
@@ -147,7 +147,7 @@ def _of_stage(transformer: Path) -> dict[str, Any]:
         of_tokenizer,
         _number(table, "max_seq_length", file, _SHORTEST),
     )
-    kept = {
+    tokenizer_arguments = {
         key: value for key, value in tokenizer.items() if key not in ("model_max_length", "trust_remote_code", "use_fast")
     }
     window = next((window for window in windows if window is not None), None)
@@ -156,26 +156,26 @@ def _of_stage(transformer: Path) -> dict[str, Any]:
         "window": window if bounded else None,
         "truncates": bounded and call.get("truncation", True) not in (False, "do_not_truncate"),
         "lower_case": bool(table.get("do_lower_case")),
-        "tokenizer": kept,
+        "tokenizer": tokenizer_arguments,
     }
 
 
 def _either(table: Mapping[str, Any], name: str, older: str) -> Mapping[str, Any]:
     """The arguments under a name or its older one, which comes first in sentence-transformers too."""
-    found = table.get(older, table.get(name)) or {}
-    return found if isinstance(found, Mapping) else {name: found}
+    arguments = table.get(older, table.get(name)) or {}
+    return arguments if isinstance(arguments, Mapping) else {name: arguments}
 
 
-def _prompts(whole: Mapping[str, Any], folder: Path) -> tuple[dict[str, str], str]:
+def _prompts(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, str], str]:
     """Prompts by name, and the text of the default one."""
-    found = whole.get("prompts") or {}
-    if not isinstance(found, Mapping) or not all(text is None or isinstance(text, str) for text in found.values()):
+    texts = config.get("prompts") or {}
+    if not isinstance(texts, Mapping) or not all(text is None or isinstance(text, str) for text in texts.values()):
         raise ModelError(f"{folder / WHOLE} has prompts that are no texts by name; save the model again")
-    prompts = {str(name): text or "" for name, text in found.items()}
-    default = whole.get("default_prompt_name")
+    prompts = {str(name): text or "" for name, text in texts.items()}
+    default = config.get("default_prompt_name")
     if default is not None and default not in {"query", "document"} | prompts.keys():
-        named = ", ".join(prompts) or "none"
-        raise ModelError(f"{folder}: its default prompt '{default}' is not among its prompts ({named})")
+        names = ", ".join(prompts) or "none"
+        raise ModelError(f"{folder}: its default prompt '{default}' is not among its prompts ({names})")
     return prompts, prompts.get(default or "", "")
 
 
@@ -203,8 +203,8 @@ def window_of_tokenizer(value: object, folder: Path) -> int | None:
 
 
 def _table(file: Path) -> dict[str, Any]:
-    """The content of a JSON file; nothing where it is not there."""
-    found = read_json(file) if file.is_file() else {}
-    if not isinstance(found, dict):
+    """The content of a JSON file; an empty table where the file is missing."""
+    content = read_json(file) if file.is_file() else {}
+    if not isinstance(content, dict):
         raise ModelError(f"{file} is not a table of settings; save the model again with sentence-transformers")
-    return found
+    return content

@@ -64,9 +64,9 @@ class Sequences(Sequence[list[int]]):
         """
         if isinstance(ids, Sequences):
             return ids
-        each = [np.asarray(own, np.int32) for own in ids]
-        lengths = np.array([len(own) for own in each], np.int64)
-        return cls(np.concatenate(each) if each else np.zeros(0, np.int32), lengths)
+        arrays = [np.asarray(sequence, np.int32) for sequence in ids]
+        lengths = np.array([len(sequence) for sequence in arrays], np.int64)
+        return cls(np.concatenate(arrays) if arrays else np.zeros(0, np.int32), lengths)
 
     def padded(
         self, which: Sequence[int], padding: int
@@ -80,12 +80,12 @@ class Sequences(Sequence[list[int]]):
         Returns:
             The ids, int64, as wide as the longest of them; and the length of each.
         """
-        own = np.asarray(which, np.int64)
-        lengths, ends = self.lengths[own], self._ends[own]
-        found = np.full((len(own), int(lengths.max())), padding, np.int64)
+        indices = np.asarray(which, np.int64)
+        lengths, ends = self.lengths[indices], self._ends[indices]
+        rows = np.full((len(indices), int(lengths.max())), padding, np.int64)
         for row, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
-            found[row, :length] = self.flat[end - length : end]
-        return found, lengths
+            rows[row, :length] = self.flat[end - length : end]
+        return rows, lengths
 
     @overload
     def __getitem__(self, index: int) -> list[int]: ...
@@ -98,8 +98,8 @@ class Sequences(Sequence[list[int]]):
         if isinstance(index, slice):
             return [self[k] for k in range(len(self))[index]]
         end = self._ends[index]
-        own: list[int] = self.flat[end - self.lengths[index] : end].tolist()
-        return own
+        ids: list[int] = self.flat[end - self.lengths[index] : end].tolist()
+        return ids
 
     @override
     def __len__(self) -> int:
@@ -130,12 +130,12 @@ class Tokens:
     @property
     def lengths(self) -> list[int]:
         """Tokens of each text, special tokens included, after truncation; the total of all its chunks."""
-        own = self.sequences.lengths
+        counts = self.sequences.lengths
         if self.text is not None:
-            own, each = np.zeros(len(self.truncated), np.int64), own
-            np.add.at(own, self.text, each)
-        found: list[int] = own.tolist()
-        return found
+            counts, sequence_counts = np.zeros(len(self.truncated), np.int64), counts
+            np.add.at(counts, self.text, sequence_counts)
+        result: list[int] = counts.tolist()
+        return result
 
     @cached_property
     def sequences(self) -> Sequences:
@@ -162,10 +162,10 @@ class Tokens:
         """The sequences of each text; one unless the text is chunked."""
         if self.text is None:
             return [[ids] for ids in self.ids]
-        found: list[list[list[int]]] = [[] for _ in self.truncated]
+        result: list[list[list[int]]] = [[] for _ in self.truncated]
         for ids, text in zip(self.ids, self.text, strict=True):
-            found[text].append(ids)
-        return found
+            result[text].append(ids)
+        return result
 
     @classmethod
     def of_chunks(
@@ -181,10 +181,10 @@ class Tokens:
         Returns:
             Tokens whose `text` is None if every text is one sequence.
         """
-        if all(len(own) == 1 for own in chunks):
-            return cls([own[0] for own in chunks], truncated, None, failed or {})
-        text = [k for k, own in enumerate(chunks) for _ in own]
-        return cls([ids for own in chunks for ids in own], truncated, text, failed or {})
+        if all(len(sequences) == 1 for sequences in chunks):
+            return cls([sequences[0] for sequences in chunks], truncated, None, failed or {})
+        text = [k for k, sequences in enumerate(chunks) for _ in sequences]
+        return cls([ids for sequences in chunks for ids in sequences], truncated, text, failed or {})
 
 
 class Tokenizer:
@@ -226,11 +226,11 @@ class Tokenizer:
         except Exception as error:  # For a damaged tokenizer.json the library raises Exception itself.
             raise ModelError(f"the tokenizer or configuration in {inner} cannot be loaded: {first_line(error)}") from None
         self.long, self.prompt = long, prompt
-        own = window_of_tokenizer(self._tokenizer.model_max_length, inner)
+        tokenizer_window = window_of_tokenizer(self._tokenizer.model_max_length, inner)
         self._check(folder, config)
         if settings.lower_case:
             _lower_case(self._tokenizer)
-        window, self._limit = _windows(settings, config, own)
+        window, self._limit = _windows(settings, config, tokenizer_window)
         if window is None and not isinstance(max_length, int):
             raise ModelError(f"the tokenizer in {inner} names no window; give a max_length in tokens (--max-length 512)")
         self.max_length = min(window or self._limit, self._limit)
@@ -302,9 +302,9 @@ class Tokenizer:
             if len(texts) == 1:
                 reason = f"the tokenizer fails with {type(error).__name__}: {first_line(error)}"
                 return Tokens([[0]], [False], None, {0: reason})
-        alone = [self([text], max_length, isolate=True, prompt=prompt) for text in texts]
-        failed = {k: own.failed[0] for k, own in enumerate(alone) if own.failed}
-        return Tokens.of_chunks([own.ids for own in alone], [own.truncated[0] for own in alone], failed)
+        by_text = [self([text], max_length, isolate=True, prompt=prompt) for text in texts]
+        failed = {k: tokens.failed[0] for k, tokens in enumerate(by_text) if tokens.failed}
+        return Tokens.of_chunks([tokens.ids for tokens in by_text], [tokens.truncated[0] for tokens in by_text], failed)
 
     def vocabulary(self) -> dict[str, int]:
         """Ids of the ordinary tokens by their text; special tokens are left out."""
@@ -333,9 +333,12 @@ class Tokenizer:
         encoded = self._tokenizer(list(texts), truncation=True, max_length=limit, verbose=False)
         if cut:
             special = self._tokenizer.num_special_tokens_to_add()
-            ids, rest = encoded["input_ids"], [encoding.overflowing for encoding in encoded.encodings]
-            whole = [len(own) + sum(len(more) - special for more in cut) for own, cut in zip(ids, rest, strict=True)]
-            return Tokens(ids, [bool(cut) for cut in rest], None, {}, whole)
+            ids, overflows = encoded["input_ids"], [encoding.overflowing for encoding in encoded.encodings]
+            whole = [
+                len(sequence) + sum(len(more) - special for more in cut)
+                for sequence, cut in zip(ids, overflows, strict=True)
+            ]
+            return Tokens(ids, [bool(cut) for cut in overflows], None, {}, whole)
         chunks = [[encoding.ids, *(more.ids for more in encoding.overflowing)] for encoding in encoded.encodings]
         return Tokens.of_chunks(chunks, [False] * len(texts))
 
@@ -347,15 +350,15 @@ class Tokenizer:
         return max_length
 
 
-def _windows(settings: Settings, config: Any, own: int | None) -> tuple[int | None, int]:
-    """The window of `SentenceTransformer.encode`, None where texts are not cut, and the most tokens of a text; `own` is the
-    window of the tokenizer.
+def _windows(settings: Settings, config: Any, tokenizer_window: int | None) -> tuple[int | None, int]:
+    """The window of `SentenceTransformer.encode`, None where texts are not cut, and the most tokens of a text. The tokenizer
+    has a window, too: `tokenizer_window`.
     """
     positions = max(0, int(getattr(config, "max_position_embeddings", None) or 0))
-    ends = (own, positions) if settings.window is None else (settings.window,)
+    ends = (tokenizer_window, positions) if settings.window is None else (settings.window,)
     window = min((end for end in ends if end), default=None) if settings.truncates else None
     if config.model_type not in _LEARNED_POSITIONS or not positions:
-        return window, max(own or 0, positions, window or 0) or _LONGEST
+        return window, max(tokenizer_window or 0, positions, window or 0) or _LONGEST
     if config.model_type in _AFTER_PADDING:
         if config.pad_token_id is None:
             raise ModelError(f"{settings.transformer / 'config.json'} names no pad_token_id, after which positions start")
@@ -368,7 +371,7 @@ def _lower_case(tokenizer: Any) -> None:
     from tokenizers import normalizers
 
     backend: Any = tokenizer.backend_tokenizer
-    own = backend.normalizer
-    before = list(own) if isinstance(own, normalizers.Sequence) else [own]  # type: ignore[call-overload]
-    if not any(isinstance(each, normalizers.Lowercase) for each in before):
-        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *(each for each in before if each is not None)])
+    normalizer = backend.normalizer
+    before = list(normalizer) if isinstance(normalizer, normalizers.Sequence) else [normalizer]  # type: ignore[call-overload]
+    if not any(isinstance(part, normalizers.Lowercase) for part in before):
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *(part for part in before if part is not None)])

@@ -40,7 +40,7 @@ def survivors(
         Rows and columns (pairs, 2) int32; cosines (pairs,) float32; rankings (pairs,) uint8: 1 for `socm`, 2 for
         `same_mean`, 3 for both.
     """
-    found = []
+    parts = []
     for start in range(0, len(rows), ROWS):
         left = rows[start : start + ROWS]
         for begin in range(0, len(columns), COLUMNS):
@@ -56,10 +56,10 @@ def survivors(
                 places, cosines = np.empty((count, 2), np.int32), np.empty(count, np.float32)
                 ranking = np.empty(count, np.uint8)
                 _pick(*arguments, places, cosines, ranking)
-                found.append((places, cosines, ranking))
-    if not found:
+                parts.append((places, cosines, ranking))
+    if not parts:
         return np.empty((0, 2), np.int32), np.empty(0, np.float32), np.empty(0, np.uint8)
-    places, cosines, ranking = (np.concatenate(part) for part in zip(*found, strict=True))
+    places, cosines, ranking = (np.concatenate(part) for part in zip(*parts, strict=True))
     return places, cosines, ranking
 
 

@@ -106,10 +106,10 @@ class TokenSums(NamedTuple):
         def total(values: Tensor) -> Tensor:
             return torch.zeros(texts, *values.shape[1:], dtype=torch.float64).index_add_(0, text, values)
 
-        whole = total(count)
-        centre = total(count.unsqueeze(-1) * mean) / whole.unsqueeze(-1)
+        tokens = total(count)
+        centre = total(count.unsqueeze(-1) * mean) / tokens.unsqueeze(-1)
         between = count * (mean - centre[text]).square().sum(-1)
-        return TokenSums(whole, centre, total(scatter) + total(between), total(units))
+        return TokenSums(tokens, centre, total(scatter) + total(between), total(units))
 
 
 def token_sums(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text token"]) -> TokenSums:
@@ -123,11 +123,11 @@ def token_sums(hidden: Float[Tensor, "text token dim"], mask: Bool[Tensor, "text
         TokenSums in the precision of `hidden`. The scatter is taken around the mean in a second pass, so that it keeps its
         digits if ‖μ‖² is much larger.
     """
-    kept = mask.unsqueeze(-1)
+    visible = mask.unsqueeze(-1)
     count = mask.sum(1, dtype=hidden.dtype)
-    hidden = hidden.masked_fill(~kept, 0.0)
+    hidden = hidden.masked_fill(~visible, 0.0)
     mean = hidden.sum(1) / count.unsqueeze(-1)
-    centred = (hidden - mean.unsqueeze(1)).masked_fill_(~kept, 0.0)
+    centred = (hidden - mean.unsqueeze(1)).masked_fill_(~visible, 0.0)
     tokens = hidden * power_of_two(hidden)
     unit = torch.nn.functional.normalize(tokens, dim=-1, eps=torch.finfo(hidden.dtype).tiny)
     return TokenSums(count, mean, centred.square().sum((1, 2)), unit.sum(1))

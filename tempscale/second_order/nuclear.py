@@ -62,8 +62,8 @@ def cross_nuclear_norms(
     rows, columns = _by_rank(factors1), _by_rank(factors2)
     sorted1, sorted2 = [factors1[i] for i in rows], [factors2[j] for j in columns]
 
-    def place(group: int, first: int, found: np.ndarray) -> None:
-        norms[np.ix_(rows[first:], columns[group : group + _LANES])] = found
+    def place(group: int, first: int, block: np.ndarray) -> None:
+        norms[np.ix_(rows[first:], columns[group : group + _LANES])] = block
 
     _each_group(sorted1, sorted2, lambda group: 0, place)
     return torch.from_numpy(norms)
@@ -93,12 +93,12 @@ def all_nuclear_norms(factors: Factors) -> Float[Tensor, "text text"]:
             np.fill_diagonal(norms, [float(factor.double().square().sum()) for factor in factors])
             return torch.from_numpy(norms)
 
-    def place(group: int, first: int, found: np.ndarray) -> None:
-        own, later = order[group : group + _LANES], order[first:]
-        norms[np.ix_(own, later)] = found.T
-        norms[np.ix_(later, own)] = found
-        inside = norms[np.ix_(own, own)]  # These pairs were computed in both orders; the first value is kept for both.
-        norms[np.ix_(own, own)] = np.triu(inside) + np.triu(inside, 1).T
+    def place(group: int, first: int, block: np.ndarray) -> None:
+        texts, later = order[group : group + _LANES], order[first:]
+        norms[np.ix_(texts, later)] = block.T
+        norms[np.ix_(later, texts)] = block
+        inside = norms[np.ix_(texts, texts)]  # These pairs were computed in both orders; the first value is kept for both.
+        norms[np.ix_(texts, texts)] = np.triu(inside) + np.triu(inside, 1).T
 
     _each_group(ordered, ordered, lambda group: group, place)
     return torch.from_numpy(norms)
@@ -124,19 +124,19 @@ def paired_nuclear_norms(
     norms = np.zeros(len(first))
     if not len(first):
         return torch.from_numpy(norms)
-    here, there = np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64)
-    if _DENSE * len(here) >= len(factors) ** 2 and not regularization:
-        return all_nuclear_norms(factors)[torch.from_numpy(here), torch.from_numpy(there)]
+    left, right = np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64)
+    if _DENSE * len(left) >= len(factors) ** 2 and not regularization:
+        return all_nuclear_norms(factors)[torch.from_numpy(left), torch.from_numpy(right)]
     if factors[0].device.type == "cuda" and factors[0].dtype == torch.float32 and not regularization:
         from tempscale.second_order.polar import pair_norms
 
-        return torch.from_numpy(pair_norms(factors, here, there))
+        return torch.from_numpy(pair_norms(factors, left, right))
     if regularization or factors[0].dtype != torch.float32 or factors[0].device.type != "cpu":
-        for text, own in _by_first(here):
-            partners = [factors[j] for j in there[own]]
-            norms[own] = cross_nuclear_norms([factors[text]], partners, regularization=regularization)[0].numpy()
+        for text, places in _by_first(left):
+            partners = [factors[j] for j in right[places]]
+            norms[places] = cross_nuclear_norms([factors[text]], partners, regularization=regularization)[0].numpy()
         return torch.from_numpy(norms)
-    return torch.from_numpy(_Packed.of(factors, here, there).norms(factors))
+    return torch.from_numpy(_Packed.of(factors, left, right).norms(factors))
 
 
 class _Packed(NamedTuple):
@@ -159,27 +159,27 @@ class _Packed(NamedTuple):
         """Steps of the reduction of all blocks, padded, with what else they cost."""
         starts = np.arange(0, len(self.order), _LANES)
         sides = (self.ranks[side[self.order]].astype(np.float64) for side in (self.tall, self.narrow))
-        rows, columns = (np.maximum.reduceat(own, starts) for own in sides)
+        rows, columns = (np.maximum.reduceat(side, starts) for side in sides)
         return _LANES * float((rows * columns * (columns + _OF_AN_ELEMENT)).sum()) + _OF_A_PAIR * len(self.order)
 
     def norms(self, factors: Factors) -> np.ndarray:
         """The norm of each pair."""
-        arrays, found = [factor.detach().numpy() for factor in factors], np.zeros(len(self.order))
+        arrays, norms = [factor.detach().numpy() for factor in factors], np.zeros(len(self.order))
 
-        def one(start: int) -> None:
-            own = self.order[start : start + _LANES]
-            found[own] = _pair_norms([arrays[i] for i in self.tall[own]], [arrays[j] for j in self.narrow[own]])
+        def compute(start: int) -> None:
+            pairs = self.order[start : start + _LANES]
+            norms[pairs] = _pair_norms([arrays[i] for i in self.tall[pairs]], [arrays[j] for j in self.narrow[pairs]])
 
-        _each(one, range(0, len(self.order), _LANES))
-        return found
+        _each(compute, range(0, len(self.order), _LANES))
+        return norms
 
 
 def _square_work(ranks: np.ndarray) -> float:
     """Steps of the reduction in `_each_group` over all pairs of texts of these ranks, ascending."""
     work = 0.0
     for group in range(0, len(ranks), _LANES):
-        own, later = float(ranks[group : group + _LANES].max()), ranks[group:].astype(np.float64)
-        work += _LANES * float((np.maximum(own, later) * np.minimum(own, later) ** 2).sum())
+        largest, later = float(ranks[group : group + _LANES].max()), ranks[group:].astype(np.float64)
+        work += _LANES * float((np.maximum(largest, later) * np.minimum(largest, later) ** 2).sum())
     return work
 
 
@@ -197,12 +197,12 @@ def pair_frobenius(factors: Factors, first: np.ndarray, second: np.ndarray) -> F
     """
     norms = np.zeros(len(first))
     ranks = np.array([factor.shape[0] for factor in factors])
-    for own, places in _by_first(first):
-        kept = places[(ranks[second[places]] > 0) & (ranks[own] > 0)]
-        if len(kept):
-            product = factors[own] @ torch.cat([factors[j] for j in second[kept]]).mT
-            starts = np.concatenate([[0], np.cumsum(ranks[second[kept]])[:-1]])
-            norms[kept] = np.sqrt(np.add.reduceat(product.double().square().sum(0).cpu().numpy(), starts))
+    for text, places in _by_first(first):
+        nonzero = places[(ranks[second[places]] > 0) & (ranks[text] > 0)]
+        if len(nonzero):
+            product = factors[text] @ torch.cat([factors[j] for j in second[nonzero]]).mT
+            starts = np.concatenate([[0], np.cumsum(ranks[second[nonzero]])[:-1]])
+            norms[nonzero] = np.sqrt(np.add.reduceat(product.double().square().sum(0).cpu().numpy(), starts))
     return norms
 
 
@@ -228,11 +228,11 @@ def _each_group(
         starts = np.concatenate([[0], np.cumsum([factor.shape[0] for factor in rows])]).astype(np.int64)
         lists = [factor.detach().numpy() for factor in columns]
 
-        def one(group: int) -> None:
+        def compute(group: int) -> None:
             first = first_row(group)
             place(group, first, _lane_norms(stacked, starts[first:], lists[group : group + _LANES]))
 
-        _each(one, groups)
+        _each(compute, groups)
         return
     if rows[0].device.type == "cuda" and rows[0].dtype == torch.float32:
         from tempscale.second_order.polar import Stacked, polar_norms
@@ -240,24 +240,24 @@ def _each_group(
         left = Stacked.of(rows)
         right = left if columns is rows else Stacked.of(columns)
         for group in groups:
-            first, own = first_row(group), right.part(slice(group, group + _LANES))
-            place(group, first, polar_norms(left.part(slice(first, None)), own).cpu().numpy())
+            first, group_factors = first_row(group), right.part(slice(group, group + _LANES))
+            place(group, first, polar_norms(left.part(slice(first, None)), group_factors).cpu().numpy())
         return
     for group in groups:
         first = first_row(group)
         place(group, first, gram_norms(rows[first:], columns[group : group + _LANES]).numpy())
 
 
-def _each(one: Callable[[int], None], groups: range) -> None:
-    """Call `one` for every group, on as many threads as torch has."""
+def _each(compute: Callable[[int], None], groups: range) -> None:
+    """Call `compute` for every group, on as many threads as torch has."""
     threads = min(torch.get_num_threads(), len(groups))
     if threads == 1:
         for group in groups:
-            one(group)
+            compute(group)
         return
     # Groups share only their inputs, so the number of threads changes no digit.
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
-        list(pool.map(one, groups))
+        list(pool.map(compute, groups))
 
 
 def _pair_norms(tall: list[np.ndarray], narrow: list[np.ndarray]) -> np.ndarray:
@@ -269,10 +269,10 @@ def _pair_norms(tall: list[np.ndarray], narrow: list[np.ndarray]) -> np.ndarray:
         return np.zeros(len(tall))
     if rows * columns > LARGEST_BLOCK:
         singles = zip(map(torch.from_numpy, tall), map(torch.from_numpy, narrow), strict=True)
-        return np.array([float(gram_norms([one], [other])) for one, other in singles])
+        return np.array([float(gram_norms([left], [right])) for left, right in singles])
     block = np.zeros((rows, columns, _LANES), dtype=np.float32)
-    for lane, (one, other) in enumerate(zip(tall, narrow, strict=True)):
-        block[: len(one), : len(other), lane] = one @ other.T
+    for lane, (left, right) in enumerate(zip(tall, narrow, strict=True)):
+        block[: len(left), : len(right), lane] = left @ right.T
     norms = np.empty(_LANES)
     nuclear_norms(block.ravel(), np.array([0, rows], dtype=np.int64), columns, norms)
     return norms[: len(tall)]
@@ -304,9 +304,9 @@ def _lane_norms(stacked: np.ndarray, starts: np.ndarray, group: list[np.ndarray]
         rows = stacked[starts[first] : starts[last]]
         product = buffer[: len(rows) * width].reshape(len(rows), width)
         np.dot(rows, right, out=product)
-        found = np.empty((last - first) * _LANES)
-        nuclear_norms(product.ravel(), starts[first : last + 1] - starts[first], rank, found)
-        norms[first:last] = found.reshape(-1, _LANES)
+        block_norms = np.empty((last - first) * _LANES)
+        nuclear_norms(product.ravel(), starts[first : last + 1] - starts[first], rank, block_norms)
+        norms[first:last] = block_norms.reshape(-1, _LANES)
         first = last
     if fitting < texts:
         large = [torch.from_numpy(stacked[starts[k] : starts[k + 1]]) for k in range(fitting, texts)]

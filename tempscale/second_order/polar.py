@@ -93,10 +93,10 @@ def pair_norms(factors: Sequence[Float[Tensor, "rank dim"]], first: np.ndarray, 
         elements = np.maximum.accumulate(ranks[tall[order[start:]]]) * ranks[narrow[order[start:]]]
         fitting = elements * np.arange(1, len(elements) + 1) <= BATCH_ELEMENTS
         stop = start + max(1, int(np.argmin(fitting)) if not fitting.all() else len(fitting))
-        own = order[start:stop]
-        if ranks[narrow[own]].max():
-            rows, columns = (stacked.part(side[own]).padded() for side in (narrow, tall))
-            norms[own] = nuclear_norms((rows @ columns.mT).double()).cpu().numpy()
+        pairs = order[start:stop]
+        if ranks[narrow[pairs]].max():
+            rows, columns = (stacked.part(side[pairs]).padded() for side in (narrow, tall))
+            norms[pairs] = nuclear_norms((rows @ columns.mT).double()).cpu().numpy()
         start = stop
     return norms
 

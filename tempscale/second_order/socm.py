@@ -196,13 +196,13 @@ def socm_pairs(
     Returns:
         Float64 vectors (pairs,). Where rounding gives a negative d_Σ, it is set to 0.
     """
-    one, other = (torch.tensor(list(places), dtype=torch.long) for places in (first, second))
+    left, right = (torch.tensor(list(places), dtype=torch.long) for places in (first, second))
     unit, trace = means.double().cpu(), traces(factors)
     # Float32 means have unit norm only to 1e-7, so for opposite means d_μ could be above 1.
-    d_mu = ((unit[one] - unit[other]).square_().sum(1) / 4).clamp_max_(1)
+    d_mu = ((unit[left] - unit[right]).square_().sum(1) / 4).clamp_max_(1)
     cross = paired_nuclear_norms(factors, first, second, regularization=regularization)
-    d_sigma = ((trace[one] + trace[other] - 2 * cross) / 4).clamp_min_(0)
-    d_sigma[one == other] = 0.0
+    d_sigma = ((trace[left] + trace[right] - 2 * cross) / 4).clamp_min_(0)
+    d_sigma[left == right] = 0.0
     return Socm(d_mu, d_sigma, socm_value(d_mu, d_sigma, alpha, beta))
 
 

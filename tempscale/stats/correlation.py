@@ -86,8 +86,8 @@ def spearman(
     if not scale:
         return Correlation(None, n, None, None)
     # 1 − ρ² from whole numbers, so that it is 0 where ρ is ±1 and nowhere else.
-    rest = scale - shared**2
-    t = math.sqrt(shared**2 * (n - 2) / rest) if rest else math.inf
+    unexplained = scale - shared**2
+    t = math.sqrt(shared**2 * (n - 2) / unexplained) if unexplained else math.inf
     p_t = float(2 * stdtr(n - 2, -t))
     return Correlation(rho(first, second), n, _exact(r_a, r_b) if n <= MOST_EXACT else None, p_t)
 
@@ -101,21 +101,21 @@ def _exact(a: Int[np.ndarray, " item"], b: Int[np.ndarray, " item"]) -> float:
     """The share of all pairings of two lists of ranks whose covariance is as far from 0 as that of these."""
     a, b = _steps(a), _steps(b)
     ascending = np.sort(a)
-    values, copies = (found.tolist() for found in np.unique(b, return_counts=True))
+    values, copies = (column.tolist() for column in np.unique(b, return_counts=True))
     # How many of each value of b are taken -> in how many ways their sum of products is 0, 1, 2, ... Equal values of b are
     # one state, which divides the count of every sum alike. 14! fits into 64 bits.
     ways = {(0,) * len(values): np.ones(1, dtype=np.int64)}
     for k, rank in enumerate(ascending.tolist(), 1):
-        longer: dict[tuple[int, ...], np.ndarray] = {}
+        next_ways: dict[tuple[int, ...], np.ndarray] = {}
         for taken, counts in ways.items():
             for j, value in enumerate(values):
                 if taken[j] == copies[j]:
                     continue
-                now = (*taken[:j], taken[j] + 1, *taken[j + 1 :])
-                if now not in longer:  # The largest sum joins large to large.
-                    longer[now] = np.zeros(1 + int(ascending[:k] @ np.repeat(values, now)), dtype=np.int64)
-                longer[now][rank * value : rank * value + len(counts)] += counts
-        ways = longer
+                state = (*taken[:j], taken[j] + 1, *taken[j + 1 :])
+                if state not in next_ways:  # The largest sum joins large to large.
+                    next_ways[state] = np.zeros(1 + int(ascending[:k] @ np.repeat(values, state)), dtype=np.int64)
+                next_ways[state][rank * value : rank * value + len(counts)] += counts
+        ways = next_ways
     (counts,) = ways.values()
     distance = np.abs(len(a) * np.arange(len(counts)) - int(a.sum()) * int(b.sum()))
     return int(counts[distance >= abs(_covariance(a, b))].sum()) / int(counts.sum())

@@ -52,24 +52,24 @@ def dyadic_error(
     if pairs < 2:
         return float("nan")
     texts, place = np.unique(np.concatenate([first, second]), return_inverse=True)
-    one, other = np.minimum(place[:pairs], place[pairs:]), np.maximum(place[:pairs], place[pairs:])
-    two = one != other
+    low, high = np.minimum(place[:pairs], place[pairs:]), np.maximum(place[:pairs], place[pairs:])
+    distinct = low != high
 
     def by_text(weights: np.ndarray) -> np.ndarray:
         """The sum over the pairs of each text."""
-        sums = np.bincount(one, weights, len(texts))
-        return np.asarray(sums + np.bincount(other[two], weights[two], len(texts)))
+        sums = np.bincount(low, weights, len(texts))
+        return np.asarray(sums + np.bincount(high[distinct], weights[distinct], len(texts)))
 
-    _, same = np.unique(one * len(texts) + other, return_inverse=True)
+    _, same = np.unique(low * len(texts) + high, return_inverse=True)
     degree, times = by_text(np.ones(pairs)), np.bincount(same)
     # For each pair the number of pairs that share a text with it: 1ᵀA.
-    sharing = degree[one] + np.where(two, degree[other] - times[same], 0.0)
+    sharing = degree[low] + np.where(distinct, degree[high] - times[same], 0.0)
     model = float(degree @ degree)
     expected = model - 2 * float(degree @ by_text(sharing)) / pairs + model * float(sharing.sum()) / pairs**2
     if expected <= 1e-9 * model:
         return float("nan")
     residual = values - values.mean()
-    sums, repeated = by_text(residual), np.bincount(same[two], residual[two])
+    sums, repeated = by_text(residual), np.bincount(same[distinct], residual[distinct])
     variance = (float(sums @ sums) - float(repeated @ repeated)) / pairs**2 * model / expected
     independent = float(residual @ residual) / (pairs * (pairs - 1))
     return float(np.sqrt(variance if variance > 0 else independent))

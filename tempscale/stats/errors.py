@@ -117,7 +117,7 @@ def documents_error(
         ≥ 0, in the unit of the means; NaN if a set has texts of fewer than ten documents, or if few of them have most of the
         texts (fewer than seven `equal_documents`): the error then is too small by an unknown factor.
     """
-    sums = [DocumentSums.of(values[:, None], own) for values, own in zip(sets, documents, strict=True)]
+    sums = [DocumentSums.of(values[:, None], labels) for values, labels in zip(sets, documents, strict=True)]
     return error_of_sums(sums, [0] * len(sums), weights)
 
 
@@ -142,9 +142,9 @@ class DocumentSums(NamedTuple):
         Returns:
             One entry for each document.
         """
-        found, place = np.unique(documents, return_inverse=True)
-        sums = np.stack([np.bincount(place, column, len(found)) for column in values.T.astype(np.float64)], axis=1)
-        return cls(found, np.bincount(place, minlength=len(found)), sums)
+        unique, index = np.unique(documents, return_inverse=True)
+        sums = np.stack([np.bincount(index, column, len(unique)) for column in values.T.astype(np.float64)], axis=1)
+        return cls(unique, np.bincount(index, minlength=len(unique)), sums)
 
     def merged(self, other: DocumentSums) -> DocumentSums:
         """The sums over both texts.
@@ -155,12 +155,12 @@ class DocumentSums(NamedTuple):
         Returns:
             One entry for each document of either: exact except for rounding in float64.
         """
-        found, place = np.unique(np.concatenate([self.documents, other.documents]), return_inverse=True)
-        texts, sums = np.zeros(len(found), np.int64), np.zeros((len(found), self.sums.shape[1]))
-        for own, here in zip((self, other), np.split(place, [len(self.documents)]), strict=True):
-            texts[here] += own.texts
-            sums[here] += own.sums
-        return DocumentSums(found, texts, sums)
+        unique, places = np.unique(np.concatenate([self.documents, other.documents]), return_inverse=True)
+        texts, sums = np.zeros(len(unique), np.int64), np.zeros((len(unique), self.sums.shape[1]))
+        for part, index in zip((self, other), np.split(places, [len(self.documents)]), strict=True):
+            texts[index] += part.texts
+            sums[index] += part.sums
+        return DocumentSums(unique, texts, sums)
 
 
 def error_of_sums(sets: Sequence[DocumentSums], columns: Sequence[int], weights: Sequence[float]) -> float:
@@ -175,12 +175,12 @@ def error_of_sums(sets: Sequence[DocumentSums], columns: Sequence[int], weights:
         As `documents_error`.
     """
     shares, names = [], []
-    for own, column, weight in zip(sets, columns, weights, strict=True):
-        count, texts, sums = len(own.documents), own.texts.sum(), own.sums[:, column]
-        if not _enough(own.texts):
+    for part, column, weight in zip(sets, columns, weights, strict=True):
+        count, texts, sums = len(part.documents), part.texts.sum(), part.sums[:, column]
+        if not _enough(part.texts):
             return float("nan")
-        centred = sums - own.texts * (sums.sum() / texts)
+        centred = sums - part.texts * (sums.sum() / texts)
         shares.append(weight * np.sqrt(count / (count - 1)) * centred / texts)
-        names.append(own.documents)
-    _, place = np.unique(np.concatenate(names), return_inverse=True)
-    return float(np.sqrt(np.square(np.bincount(place, np.concatenate(shares))).sum()))
+        names.append(part.documents)
+    _, index = np.unique(np.concatenate(names), return_inverse=True)
+    return float(np.sqrt(np.square(np.bincount(index, np.concatenate(shares))).sum()))

@@ -41,14 +41,14 @@ def texts_of_a_group(texts: Int[np.ndarray, " stratum"], groups: int) -> Int[np.
         k_a ≥ 2 (0 for an empty stratum), together 20, fewer where the texts end, more where ten strata need it. A stratum of
         fewer than k_a·groups texts is dealt to fewer groups.
     """
-    found = np.where(texts > 0, _OF_EACH, 0)
-    wanted = TEXTS_OF_A_GROUP * texts / max(1, int(texts.sum()))
-    while found.sum() < TEXTS_OF_A_GROUP:
-        missing = np.where((found + 1) * groups <= texts, wanted - found, -np.inf)
-        if missing.max(initial=-np.inf) == -np.inf:
+    counts = np.where(texts > 0, _OF_EACH, 0)
+    target = TEXTS_OF_A_GROUP * texts / max(1, int(texts.sum()))
+    while counts.sum() < TEXTS_OF_A_GROUP:
+        lacking = np.where((counts + 1) * groups <= texts, target - counts, -np.inf)
+        if lacking.max(initial=-np.inf) == -np.inf:
             break
-        found[np.argmax(missing)] += 1
-    return found
+        counts[np.argmax(lacking)] += 1
+    return counts
 
 
 def shares_of_pairs(texts: Int[np.ndarray, " stratum"]) -> Float[np.ndarray, " cell"]:
@@ -88,11 +88,11 @@ def pairs_of_sets(
     several = np.flatnonzero(np.bincount(place) > 1)
     number = np.full(len(names), -1)
     number[several] = np.arange(len(several))
-    kept = number[place] >= 0
-    parts = np.bincount(number[place][kept] * strata + stratum[kept], minlength=len(several) * strata).reshape(-1, strata)
-    every, inside = (_upper_pairs(counts.astype(np.float64), upper) for counts in (texts, parts))
+    mask = number[place] >= 0
+    parts = np.bincount(number[place][mask] * strata + stratum[mask], minlength=len(several) * strata).reshape(-1, strata)
+    all_pairs, inside = (_upper_pairs(counts.astype(np.float64), upper) for counts in (texts, parts))
     same = np.stack([np.bincount(set_of[first[several]], column, sets) for column in inside.T], axis=1)
-    return np.concatenate([every - same, same], axis=1)
+    return np.concatenate([all_pairs - same, same], axis=1)
 
 
 def _upper_pairs(texts: np.ndarray, upper: tuple[np.ndarray, ...]) -> np.ndarray:
@@ -134,9 +134,9 @@ class GroupSums(NamedTuple):
         Returns:
             Σ W·m / Σ W over the cells that have pairs, NaN without pairs; an error of NaN where fewer than ten groups have.
         """
-        own = GroupSums(self.sums[:, cells], self.counts[:, cells])
-        has = int((own.counts.sum(1) > 0).sum())
-        return own.weighted(weights[cells]), jackknife_error(own.replicates(weights[cells])) if has > 1 else float("nan")
+        sums = GroupSums(self.sums[:, cells], self.counts[:, cells])
+        count = int((sums.counts.sum(1) > 0).sum())
+        return sums.weighted(weights[cells]), jackknife_error(sums.replicates(weights[cells])) if count > 1 else float("nan")
 
     def without_each(self) -> GroupSums:
         """The sums of all other groups, a row for each group left out."""
@@ -148,9 +148,9 @@ class GroupSums(NamedTuple):
 
     def replicates(self, weights: Float[np.ndarray, " cell"]) -> Float[np.ndarray, " group"]:
         """`weighted` without each group in turn, of the groups that have pairs."""
-        left = self.without_each()
-        has = self.counts.sum(1) > 0
-        return _weighted(left.sums[has], left.counts[has], weights)
+        others = self.without_each()
+        with_pairs = self.counts.sum(1) > 0
+        return _weighted(others.sums[with_pairs], others.counts[with_pairs], weights)
 
 
 def _ratio(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -159,9 +159,9 @@ def _ratio(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 def _weighted(sums: np.ndarray, counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    known = np.where(counts > 0, weights, 0.0)
+    used = np.where(counts > 0, weights, 0.0)
     means = np.divide(sums, counts, out=np.zeros(sums.shape), where=counts > 0)
-    return _ratio((known * means).sum(-1), known.sum(-1))
+    return _ratio((used * means).sum(-1), used.sum(-1))
 
 
 def jackknife_error(replicates: Float[np.ndarray, " group"]) -> float:
@@ -205,19 +205,19 @@ def quantile(
     linear = bool((weights == weights[0]).all())
 
     def at(shares: float | np.ndarray) -> np.ndarray:
-        own = {} if linear else {"method": "inverted_cdf", "weights": weights}
-        return np.quantile(values, shares, **own)  # type: ignore[call-overload,no-any-return]
+        options = {} if linear else {"method": "inverted_cdf", "weights": weights}
+        return np.quantile(values, shares, **options)  # type: ignore[call-overload,no-any-return]
 
-    found = float(at(share))
+    value = float(at(share))
     _, number = np.unique(group, return_inverse=True)
-    sums = np.bincount(number, weights * (values <= found))
+    sums = np.bincount(number, weights * (values <= value))
     below = GroupSums(sums[:, None], np.bincount(number, weights)[:, None])
     error = jackknife_error(below.replicates(np.ones(1)))
     ends = share + np.array([-1, 1]) * Z_95 * error
-    if not np.isfinite(error) or ends[0] <= 0 or ends[1] >= 1 or (error == 0 and (values != found).any()):
-        return found, float("nan")
+    if not np.isfinite(error) or ends[0] <= 0 or ends[1] >= 1 or (error == 0 and (values != value).any()):
+        return value, float("nan")
     low, high = at(ends)
-    return found, float(high - low) / (2 * Z_95)
+    return value, float(high - low) / (2 * Z_95)
 
 
 def between_strata(
@@ -235,9 +235,9 @@ def between_strata(
     Returns:
         ≥ 0, in the square of the unit of the mean.
     """
-    known = np.isfinite(means) & (texts > 0)
-    p = texts[known] / texts[known].sum()
-    centred = means[known] - (p * means[known]).sum()
+    measured = np.isfinite(means) & (texts > 0)
+    p = texts[measured] / texts[measured].sum()
+    centred = means[measured] - (p * means[measured]).sum()
     return float(4 * (p * centred**2).sum() / texts_of_corpus)
 
 

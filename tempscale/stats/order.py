@@ -40,21 +40,21 @@ def beside(stretches: Sequence[Float[np.ndarray, " text"]]) -> Beside | None:
     Returns:
         None where fewer than a hundred texts have a neighbour, or all values are equal.
     """
-    squares = sum(float(own @ own) for own in stretches)
+    squares = sum(float(stretch @ stretch) for stretch in stretches)
     texts = sum(map(len, stretches))
-    if sum(max(0, len(own) - 1) for own in stretches) < 100 or squares == 0:
+    if sum(max(0, len(stretch) - 1) for stretch in stretches) < 100 or squares == 0:
         return None
     first, total, whole = 0.0, 0.0, False
     for lag in range(1, MOST_LAGS + 1):
-        pairs = sum(max(0, len(own) - lag) for own in stretches)
+        pairs = sum(max(0, len(stretch) - lag) for stretch in stretches)
         if not pairs:
             break  # No text is so far from another.
-        products = sum(float(own[:-lag] @ own[lag:]) for own in stretches if len(own) > lag)
+        products = sum(float(stretch[:-lag] @ stretch[lag:]) for stretch in stretches if len(stretch) > lag)
         rho = products / pairs / (squares / texts)
         first = rho if lag == 1 else first
         if rho <= _NOISE / np.sqrt(pairs):
             whole = True
             break
         total += rho
-    error = 1 / np.sqrt(sum(max(0, len(own) - 1) for own in stretches))
+    error = 1 / np.sqrt(sum(max(0, len(stretch) - 1) for stretch in stretches))
     return Beside(first, float(error), float(np.sqrt(1 + 2 * total)), whole)

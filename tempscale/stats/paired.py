@@ -63,8 +63,8 @@ def rank_correlation(predicted: np.ndarray, gold: np.ndarray, first: np.ndarray 
     columns = [predicted, gold] if first is None else [predicted, gold, first]
 
     def figure(places: np.ndarray) -> float:
-        own, target, *others = (column[places] for column in columns)
-        return rho(own, target) - (rho(others[0], target) if others else 0.0)
+        scores, target, *others = (column[places] for column in columns)
+        return rho(scores, target) - (rho(others[0], target) if others else 0.0)
 
     n = len(gold)
     value = figure(np.arange(n))

@@ -59,7 +59,7 @@ def attach(model: Model, temperature: Temperature | float | str | Mapping[str, A
         UnsupportedArchitecture: the model's family is not supported.
     """
     temperature = Temperature.of(temperature)
-    found = places(model)
+    layers = places(model)
     base = base_model(model)
     present = attachment(base)
     if present is not None:
@@ -67,8 +67,8 @@ def attach(model: Model, temperature: Temperature | float | str | Mapping[str, A
             f"this model already has temperature {present.temperature.canonical}; "
             f"detach it before attaching {temperature.canonical}"
         )
-    temperature.check(len(found), found[0].heads)
-    setattr(base, _ATTACHMENT, Attachment(temperature, model, base, found))
+    temperature.check(len(layers), layers[0].heads)
+    setattr(base, _ATTACHMENT, Attachment(temperature, model, base, layers))
     _recompile()
     return model
 
@@ -126,18 +126,18 @@ def hold(model: Any, temperature: Temperature) -> None:
         TemperatureError: it depends on the role, or has another number of layers or heads than the model.
         UnsupportedArchitecture: the model's family is not supported, or has layers that share weights.
     """
-    base, found = base_model(model), places(model)
-    temperature.check(len(found), found[0].heads)
+    base, layers = base_model(model), places(model)
+    temperature.check(len(layers), layers[0].heads)
     if temperature.roles:
         raise TemperatureError("a temperature by role is not compiled; set that of the side that is embedded")
-    if len({id(place.query) for place in found}) < len(found):
+    if len({id(place.query) for place in layers}) < len(layers):
         raise UnsupportedArchitecture(f"{family_of(base)} runs its layers more than once and is not compiled")
     present = attachment(base)
     if present is not None:
         if present.put(temperature):
             return
         detach(model)
-    setattr(base, _ATTACHMENT, Attachment(temperature, model, base, found, held=True))
+    setattr(base, _ATTACHMENT, Attachment(temperature, model, base, layers, held=True))
     _recompile()
 
 
@@ -228,10 +228,10 @@ class Attachment:
         if not self._held or temperature.by_text or temperature.roles:
             return False
         taus = [torch.tensor(temperature.of_layer(k)) for k in range(len(self._held))]
-        if any(own.shape != other.shape for own, other in zip(taus, self._held, strict=True)):
+        if any(new.shape != held.shape for new, held in zip(taus, self._held, strict=True)):
             return False
-        for own, other in zip(taus, self._held, strict=True):
-            other.copy_(own)
+        for new, held in zip(taus, self._held, strict=True):
+            held.copy_(new)
         self.temperature = self._now = temperature
         return True
 
@@ -274,8 +274,8 @@ class Attachment:
         if self.enabled:
             self._now = self.temperature.for_role(self.role or self._task)
             if self._now.by_text:
-                given = dict(zip(self._parameters, args, strict=False)) | kwargs
-                self._texts = text_temperatures(self._now, given, self._constants)
+                inputs = dict(zip(self._parameters, args, strict=False)) | kwargs
+                self._texts = text_temperatures(self._now, inputs, self._constants)
 
     def _begin_features(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.begin(module, (), args[0] if args else kwargs["features"])
@@ -323,8 +323,8 @@ class Attachment:
                 raise TemperatureError("unpadded batches are not supported for models with a position bias")
             return divided(bias, self._texts[..., None, None])
         if self._held:
-            own = self._held[numbers[0]]
-            return divided(bias, own[:, None, None] if own.ndim else own)
+            held = self._held[numbers[0]]
+            return divided(bias, held[:, None, None] if held.ndim else held)
         tau: Any = self._of_layer(numbers)
         return divided(bias, self._constants(tau, bias.device)[:, None, None] if isinstance(tau, tuple) else tau)
 

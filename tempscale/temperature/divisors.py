@@ -13,18 +13,18 @@ from tempscale.temperature.schedule import Temperature
 
 
 class Constants:
-    """Numbers as tensors of a device, each uploaded once: an upload of its own a micro-batch is a wait of the GPU."""
+    """Numbers as tensors of a device, each uploaded once: with an upload in every micro-batch the GPU would wait."""
 
     def __init__(self) -> None:
-        self._there: dict[tuple[Any, ...], Tensor] = {}
+        self._tensors: dict[tuple[Any, ...], Tensor] = {}
 
     def __call__(self, numbers: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
         """These numbers (number,)."""
         key = (numbers, device, dtype)
-        if key not in self._there:
+        if key not in self._tensors:
             with torch.inference_mode(False):  # Otherwise it could be used in no pass that has gradients.
-                self._there[key] = torch.tensor(numbers, dtype=dtype, device=device)
-        return self._there[key]
+                self._tensors[key] = torch.tensor(numbers, dtype=dtype, device=device)
+        return self._tensors[key]
 
 
 def divided(values: Tensor, tau: Tensor | float) -> Tensor:

@@ -192,8 +192,8 @@ def base_model(model: Any) -> nn.Module:
         raise UnsupportedArchitecture(
             f"a {type(inner).__name__} is no transformers model; give a PreTrainedModel, a SentenceTransformer or an Encoder"
         )
-    found: nn.Module = inner.base_model
-    return found
+    base: nn.Module = inner.base_model
+    return base
 
 
 def family_of(base: nn.Module) -> str:
@@ -229,12 +229,12 @@ def places(model: Any) -> list[Places]:
             f"this {family} caps its attention logits (attn_logit_softcapping): dividing the query does not divide them"
         )
     try:
-        found = [_places(base, layer, architecture) for layer in _layers(base, architecture)]
+        layers = [_places(base, layer, architecture) for layer in _layers(base, architecture)]
     except AttributeError as error:
         raise UnsupportedArchitecture(f"this {family} is not laid out as expected: {error}") from None
-    if not found:
+    if not layers:
         raise UnsupportedArchitecture(f"this {family} has no layers, so a temperature would change nothing")
-    return found
+    return layers
 
 
 def use_kernel(base: Any, found: list[Places], kernel: str) -> None:

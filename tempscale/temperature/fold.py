@@ -38,24 +38,24 @@ def fold(model: Model, temperature: Temperature | float | str | Mapping[str, Any
         UnsupportedArchitecture: the model's family is not supported.
     """
     temperature = Temperature.of(temperature)
-    found = places(model)
+    layers = places(model)
     base = base_model(model)
     present = attached(model)
     if present is not None:
         raise TemperatureError(f"this model has temperature {present.canonical} attached; detach it before folding one")
-    temperature.check(len(found), found[0].heads)
-    check_foldable(base, temperature, found)
+    temperature.check(len(layers), layers[0].heads)
+    check_foldable(base, temperature, layers)
     if temperature.is_identity:
         return model
-    done: set[int] = set()
+    divided_ids: set[int] = set()
     with torch.no_grad():
-        for layer, place in enumerate(found):
-            if id(place.query) not in done:
+        for layer, place in enumerate(layers):
+            if id(place.query) not in divided_ids:
                 _fold_query(base, place, temperature.of_layer(layer))
             table = place.bias_table
-            if table is not None and id(table) not in done:
+            if table is not None and id(table) not in divided_ids:
                 _divide(table.weight, temperature.of_layer(layer))
-            done |= {id(place.query), id(table)}
+            divided_ids |= {id(place.query), id(table)}
     return model
 
 

@@ -63,8 +63,8 @@ def joined(rows: Sequence[Any]) -> dict[int, float]:
 
 def doubled(edges: Iterable[int]) -> str:
     """The numbers that appear more than once, ascending, as text with commas."""
-    found = list(edges)
-    return ", ".join(str(edge) for edge in sorted(set(found)) if found.count(edge) > 1)
+    values = list(edges)
+    return ", ".join(str(edge) for edge in sorted(set(values)) if values.count(edge) > 1)
 
 
 def is_list(value: Any) -> bool:

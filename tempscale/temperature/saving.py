@@ -67,8 +67,8 @@ def load(name: str | Path, **options: Any) -> SentenceTransformer:
     folder = resolve(str(name))
     check_weights(folder)
     temperature = read(folder)
-    given = {"use_safetensors": True} | options.pop("model_kwargs", {})
-    model = SentenceTransformer(str(folder), model_kwargs=given, trust_remote_code=False, **options)
+    model_options = {"use_safetensors": True} | options.pop("model_kwargs", {})
+    model = SentenceTransformer(str(folder), model_kwargs=model_options, trust_remote_code=False, **options)
     if temperature.is_identity:
         return model
     return attach(model, temperature)
@@ -83,9 +83,9 @@ def read(folder: Path) -> Temperature:
     file = folder / FILE
     if not file.is_file():
         return Temperature(1.0)
-    found = read_json(file)
+    content = read_json(file)
     try:
-        return Temperature.of(found["temperature"])
+        return Temperature.of(content["temperature"])
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{file} holds no temperature: {error}; write it with tempscale.save") from None
 

@@ -199,8 +199,8 @@ class Temperature:
             return cls.by_role(**content)
         if kind == "by_length" and is_list(content):
             content = joined(content)
-        found: Temperature = getattr(cls, kind)(content)
-        return found
+        temperature: Temperature = getattr(cls, kind)(content)
+        return temperature
 
     # ------------------------------------------------------------------------------------------ reading it
 

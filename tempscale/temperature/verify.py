@@ -50,62 +50,62 @@ def verify(model: Any) -> None:
     present = attachment(base)
     if present is None:
         raise TemperatureError("this model has no temperature to verify; attach one first")
-    found, architecture = places(model), supported(family_of(base))
+    layers, architecture = places(model), supported(family_of(base))
     was_training, kernel = base.training, base.config._attn_implementation
     base.eval()
     try:
         with torch.no_grad():
             for name in ROLES if present.temperature.roles else (None,):
                 with role(base, name):
-                    _verify(base, present, found, architecture, present.temperature.for_role(name))
+                    _verify(base, present, layers, architecture, present.temperature.for_role(name))
     finally:
         present.enabled = True
-        use_kernel(base, found, kernel)
+        use_kernel(base, layers, kernel)
         base.train(was_training)
 
 
 def _verify(
-    base: Any, present: Attachment, found: list[Places], architecture: Architecture, temperature: Temperature
+    base: Any, present: Attachment, layers: list[Places], architecture: Architecture, temperature: Temperature
 ) -> None:
     kernel = base.config._attn_implementation
     inputs: dict[str, Any] = _probe_inputs(base, temperature)
     if architecture.decoder:
         inputs["use_cache"] = False  # Each layer runs twice on the same input, which a cache would count as further tokens.
-    with _recorded(found) as native:
+    with _recorded(layers) as native:
         base(**inputs)
-    use_kernel(base, found, "eager")
+    use_kernel(base, layers, "eager")
     options = {"output_attentions": True} if architecture.asks else {}
-    with _recorded(found, native) as calls:
+    with _recorded(layers, native) as calls:
         base(**inputs, **options)
-    kept = inputs["attention_mask"].bool()
+    mask = inputs["attention_mask"].bool()
     texts = text_temperatures(temperature, inputs, Constants())[..., None, None].double() if temperature.by_text else None
-    for layer, (place, before, call) in enumerate(zip(found, native, calls, strict=True)):
+    for layer, (place, before, call) in enumerate(zip(layers, native, calls, strict=True)):
         present.enabled = False
         untouched = place.attention(*call["args"], **call["kwargs"])[architecture.probabilities]
         present.enabled = True
         tau: Any = texts
         if tau is None:
-            tau = torch.as_tensor(temperature.of_layer(layer), dtype=torch.float64, device=kept.device).reshape(-1, 1, 1)
+            tau = torch.as_tensor(temperature.of_layer(layer), dtype=torch.float64, device=mask.device).reshape(-1, 1, 1)
         tolerance = _TOLERANCE[untouched.dtype]
         _check_power(layer, call["output"][architecture.probabilities], untouched, tau, tolerance)
-        output, eager = before["output"][0][kept], call["output"][0][kept]
+        output, eager = before["output"][0][mask], call["output"][0][mask]
         difference = (output - eager).abs().max() / eager.abs().max()
         if not difference <= tolerance:
             raise VerificationError(
                 f"layer {layer}: the model's {kernel} attention and eager attention differ by {float(difference):.2g} "
                 "(relative) on the same input; the temperature does not reach the kernel"
             )
-    use_kernel(base, found, kernel)
+    use_kernel(base, layers, kernel)
 
 
 def _probe_inputs(base: nn.Module, temperature: Temperature) -> dict[str, Tensor]:
     """Padded random token sequences, with lengths that reach every step of a schedule by length."""
     config: Any = base.config
     limit = min(_LONGEST_PROBE, int(getattr(config, "max_position_embeddings", None) or _LONGEST_PROBE) - 2)
-    wanted = {24, 17, 9} | {edge + 3 for edge, _ in temperature.steps}
+    sizes = {24, 17, 9} | {edge + 3 for edge, _ in temperature.steps}
     if temperature.n0 is not None:
-        wanted |= {temperature.n0, 2 * temperature.n0, 4 * temperature.n0}
-    lengths = torch.tensor(sorted((n for n in wanted if n <= limit), reverse=True) or [limit])[:, None]
+        sizes |= {temperature.n0, 2 * temperature.n0, 4 * temperature.n0}
+    lengths = torch.tensor(sorted((n for n in sizes if n <= limit), reverse=True) or [limit])[:, None]
     longest, texts = int(lengths.max()), len(lengths)
     ids = torch.randint(5, int(config.vocab_size), (texts, longest), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(longest) < lengths).long()
@@ -115,13 +115,13 @@ def _probe_inputs(base: nn.Module, temperature: Temperature) -> dict[str, Tensor
 
 
 @contextmanager
-def _recorded(found: list[Places], others: list[dict[str, Any]] | None = None) -> Iterator[list[dict[str, Any]]]:
+def _recorded(layers: list[Places], others: list[dict[str, Any]] | None = None) -> Iterator[list[dict[str, Any]]]:
     """Record the arguments of each layer's attention, before the temperature changes them, and its output. With `others`,
     each attention gets the hidden states of that recording, so that both recordings have identical input.
     """
     calls: list[dict[str, Any]] = []
 
-    def given(module: nn.Module, args: Any, kwargs: Any) -> Any:
+    def before_forward(module: nn.Module, args: Any, kwargs: Any) -> Any:
         if others is not None:
             hidden = others[len(calls)]["hidden"]
             args, kwargs = ((hidden, *args[1:]), kwargs) if args else (args, kwargs | {"hidden_states": hidden})
@@ -129,13 +129,13 @@ def _recorded(found: list[Places], others: list[dict[str, Any]] | None = None) -
         calls.append({"args": args, "kwargs": dict(kwargs), "hidden": hidden})
         return args, kwargs
 
-    def returned(module: nn.Module, args: Any, output: Any) -> None:
+    def after_forward(module: nn.Module, args: Any, output: Any) -> None:
         calls[-1]["output"] = output
 
     handles = []
-    for module in {id(place.attention): place.attention for place in found}.values():
-        handles.append(module.register_forward_pre_hook(given, with_kwargs=True, prepend=True))
-        handles.append(module.register_forward_hook(returned))
+    for module in {id(place.attention): place.attention for place in layers}.values():
+        handles.append(module.register_forward_pre_hook(before_forward, with_kwargs=True, prepend=True))
+        handles.append(module.register_forward_hook(after_forward))
     try:
         yield calls
     finally:
@@ -147,24 +147,24 @@ def _check_power(layer: int, sharpened: Tensor, untouched: Tensor, tau: Tensor, 
     """Raise unless the rows of `sharpened` are those of `untouched` to the power 1/τ, renormalised. The power is fitted over
     all entries, where rounding averages out; then every entry is compared.
     """
-    seen = (untouched > 1e-6) & (sharpened > 1e-6)
+    visible = (untouched > 1e-6) & (sharpened > 1e-6)
     # Rounding a probability changes its logarithm by about one ulp, so logits that are not larger prove nothing.
     noise = 8 * torch.finfo(untouched.dtype).eps
-    measured, logits = _centred_log(sharpened, seen) * tau, _centred_log(untouched, seen)
+    measured, logits = _centred_log(sharpened, visible) * tau, _centred_log(untouched, visible)
     if not logits.abs().max() > 2 * noise:
         raise VerificationError(f"layer {layer}: attention logits are too even to tell whether the temperature is applied")
     power = float((measured * logits).sum() / logits.square().sum())
     error = (measured - logits).abs().max()
     if not (abs(power - 1) <= tolerance / 8 and error <= tolerance * logits.abs().max() + noise * tau.max()):
-        wanted = f"{float(tau.min()):g}" + (f"…{float(tau.max()):g}" if tau.min() < tau.max() else "")
+        taus = f"{float(tau.min()):g}" + (f"…{float(tau.max()):g}" if tau.min() < tau.max() else "")
         raise VerificationError(
-            f"layer {layer}: log A_τ differs from (log A_1)/τ, τ = {wanted}, by {float(error):.2g} "
+            f"layer {layer}: log A_τ differs from (log A_1)/τ, τ = {taus}, by {float(error):.2g} "
             f"({power:.4g} of the change that was asked for); the temperature is not applied as it should be"
         )
 
 
-def _centred_log(probabilities: Tensor, seen: Tensor) -> Tensor:
-    """The logarithms of each row minus their mean over the entries in `seen`; 0 elsewhere."""
-    logs = torch.where(seen, probabilities.double(), 1.0).log()
-    mean = logs.sum(-1, keepdim=True) / seen.sum(-1, keepdim=True).clamp_min(1)
-    return torch.where(seen, logs - mean, 0.0)
+def _centred_log(probabilities: Tensor, visible: Tensor) -> Tensor:
+    """The logarithms of each row minus their mean over the entries in `visible`; 0 elsewhere."""
+    logs = torch.where(visible, probabilities.double(), 1.0).log()
+    mean = logs.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True).clamp_min(1)
+    return torch.where(visible, logs - mean, 0.0)

@@ -57,7 +57,7 @@ assert ts.socm is sys.modules["tempscale.second_order.socm"].socm
         "import tempscale",
         "from tempscale import Temperature; Temperature(0.8)",
         "import tempscale.model.checkpoint",
-        "import tempscale.collapse.grid",
+        "import tempscale.collapse.tiles",
     ],
 )
 def test_light_modules_import_no_torch(code):

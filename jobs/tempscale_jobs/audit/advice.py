@@ -40,20 +40,20 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
         row: the model's row at its first temperature.
         run: the content of run.json.
     """
-    own = _own(run)
-    found = [
-        _more_texts(row, run), _documents(row, run), None if own else _truncated(row, run), _some_win(tables, row, run),
-        None if own else _collapse(row, run),
+    vectors_given = _vectors_given(run)
+    candidates = [
+        _more_texts(row, run), _documents(row, run), None if vectors_given else _truncated(row, run),
+        _some_win(tables, row, run), None if vectors_given else _collapse(row, run),
     ]  # fmt: skip
     lines = list[Advice]()
-    for line in filter(None, found):
+    for line in filter(None, candidates):
         if lines and line.command and line.command == lines[-1].command:
             line = Advice(f"{lines.pop().text} {line.text}", line.command)
         lines.append(line)
     return lines[:_MOST] or [_nothing(tables, row, run)]
 
 
-def _own(run: dict[str, Any]) -> bool:
+def _vectors_given(run: dict[str, Any]) -> bool:
     """Whether the embeddings are the user's own: no model and no temperature can be changed here."""
     return run["config"].get("corpus", {}).get("embedding_column") is not None
 
@@ -76,8 +76,8 @@ def _more_texts(row: Row, run: dict[str, Any]) -> Advice | None:
             f"{what}: analyse more of the {usable:,} usable texts.",
             again(run, row["model"], "audit", *sample, beside="more"),
         )
-    given = ",".join(map(str, run["config"]["analysis"]["intervals"]))
-    if state == "absent" and texts >= 2 * TEXTS_FOR_AN_INTERVAL and given != finer:
+    intervals = ",".join(map(str, run["config"]["analysis"]["intervals"]))
+    if state == "absent" and texts >= 2 * TEXTS_FOR_AN_INTERVAL and intervals != finer:
         return Advice(
             f"{what}: finer length intervals would tell, or a larger corpus.",
             again(run, row["model"], "audit", "--intervals", finer, beside="finer"),
@@ -113,28 +113,28 @@ def _truncated(row: Row, run: dict[str, Any]) -> Advice | None:
 
 def _some_win(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice | None:
     asked_by = "queries" if "queries" in run else "corpus"
-    found = unfair(tables, row, asked_by)
-    if not found:
+    intervals = unfair(tables, row, asked_by)
+    if not intervals:
         return None
-    most = max(found, key=lambda one: one["exposure"])
+    most = max(intervals, key=lambda interval: interval["exposure"])
     if most["exposure"] <= 1:
         return None
-    name, own = _lengths(most["interval"], row, run), _own(run)
-    ask = " Whether your users' queries find it so too: --queries with --queries-embedding-column." if own else ""
+    name, vectors_given = _lengths(most["interval"], row, run), _vectors_given(run)
+    ask = " Whether your users' queries find it so too: --queries with --queries-embedding-column." if vectors_given else ""
     return Advice.to_run(
         f"Texts of {name} win searches: they are {share(most['texts_share'])} of the corpus and take "
         f"{share(most['slots_share'])} of all results (exposure "
         f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of one length compete fairly."
         + (ask if asked_by == "corpus" else ""),
         "Does a temperature make it fairer?",
-        "" if own else again(run, row["model"], "tune", beside="tune"),
+        "" if vectors_given else again(run, row["model"], "tune", beside="tune"),
     )
 
 
 def _lengths(interval: int, row: Row, run: dict[str, Any]) -> str:
     """The lengths of an interval in words; the longest texts that were cut are in the interval of the window."""
     edges, window = run["config"]["analysis"]["intervals"], run.get("models", {}).get(row["model"], {}).get("max_length")
-    cut = not _own(run) and row["truncated_share"] and run["config"].get("embedding", {}).get("long") != "chunk"
+    cut = not _vectors_given(run) and row["truncated_share"] and run["config"].get("embedding", {}).get("long") != "chunk"
     longest = max((edge for edge in edges if edge <= window), default=None) if cut and window else None
     if interval == longest:
         return f"{interval} tokens or more, cut at {window},"
@@ -142,11 +142,11 @@ def _lengths(interval: int, row: Row, run: dict[str, Any]) -> str:
 
 
 def _collapse(row: Row, run: dict[str, Any]) -> Advice | None:
-    said = {"prefix_gap": "Length itself draws texts together", "collapse_gap": "Long texts lie closer together"}
-    for name, what in said.items():
+    sentences = {"prefix_gap": "Length itself draws texts together", "collapse_gap": "Long texts lie closer together"}
+    for name, sentence in sentences.items():
         if finding(row, name) == "up":
             return Advice.to_run(
-                f"{what}, by {estimate(row, name)} in mean cosine.",
+                f"{sentence}, by {estimate(row, name)} in mean cosine.",
                 "Whether a temperature lessens it and harms nothing:",
                 again(run, row["model"], "tune", beside="tune"),
             )

@@ -38,15 +38,15 @@ def again(run: dict[str, Any], model: str | None, command: str, *changed: str, b
         whole: whether all of the corpus is measured, where the run took a sample.
     """
     config, started = run["config"], run.get("command_line") or {"file": None, "options": {}}
-    own = run.get("command", "audit")
-    file = started["file"] if command == own else None
+    run_command = run.get("command", "audit")
+    file = started["file"] if command == run_command else None
     corpus, fields = config.get("corpus") or {}, Corpus.model_fields
-    source = corpus.get("source") if own == "tune" else run["corpus"]["source"]
+    source = corpus.get("source") if run_command == "tune" else run["corpus"]["source"]
     if source is None:
         return ""
     if (
         file is None
-        and command == own
+        and command == run_command
         and any(corpus.get(n, fields[n].default) != fields[n].default for n in _WITHOUT_OPTION)
     ):
         return ""
@@ -54,7 +54,7 @@ def again(run: dict[str, Any], model: str | None, command: str, *changed: str, b
         changed = (*changed, "--sample", str(run["corpus"]["usable"]))
     left_out = _left_out(command, changed, whole)
     words = ["tempscale", command, *([] if file is None else [_path(file)])]
-    by_option = {option.typed: setting for setting in settings(_COMMANDS[own]) for option, _ in setting.options}
+    by_option = {option.typed: setting for setting in settings(_COMMANDS[run_command]) for option, _ in setting.options}
     for setting in settings(_COMMANDS[command]):
         options = [option for option, _ in setting.options if option.typed not in left_out]
         measured = by_option.get(options[0].typed) if options else None
@@ -127,5 +127,5 @@ def _repeated(setting: Setting, value: Any) -> list[str]:
     if isinstance(value, bool):
         return [option.flag.split("/")[0 if value else -1]]
     if isinstance(value, list) and option.kind is not str:
-        return [word for one in value if not isinstance(one, dict) for word in (option.typed, str(one))]
+        return [word for part in value if not isinstance(part, dict) for word in (option.typed, str(part))]
     return [option.typed, ",".join(map(str, value)) if isinstance(value, list) else str(value)]

@@ -39,36 +39,36 @@ def socm_by_length(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | Non
 
 def exposure_by_length(table: pl.DataFrame, edges: Sequence[int], asked_by: str) -> alt.Chart | None:
     """Share of the neighbour slots over share of the texts, by length interval, at the largest k."""
-    mine = table.filter((pl.col("asked_by") == asked_by) & (pl.col("k") == pl.col("k").max()))
-    drawn = _by_length(mine.rename({"interval": "interval_a", "exposure": "exposure_mean"}), edges, "exposure", "exposure")
-    if drawn is None:
+    rows = table.filter((pl.col("asked_by") == asked_by) & (pl.col("k") == pl.col("k").max()))
+    chart = _by_length(rows.rename({"interval": "interval_a", "exposure": "exposure_mean"}), edges, "exposure", "exposure")
+    if chart is None:
         return None
     fair = alt.Chart(alt.Data(values=[{"y": 1}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(y="y:Q")
-    return alt.layer(fair, drawn).properties(width="container", height=240)
+    return alt.layer(fair, chart).properties(width="container", height=240)
 
 
 def percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> alt.Chart | None:
     """Percentiles of the cosine of two random texts of one length interval, from its `calibration.card`."""
     same = [row for row in card if row["interval_a"] is not None and row["interval_a"] == row["interval_b"]]
     names = [interval_name(row["interval_a"], edges) for row in same]
-    drawn = [
+    points = [
         point(f"{p} %", "", name, value)
         for p in ("99.9", "99", "90", "50")
         for row, name in zip(same, names, strict=True)
         if (value := row["percentiles"][p]) is not None
     ]
-    return lines(drawn, names, ("length of both texts in tokens", "cosine"), zero=True)
+    return lines(points, names, ("length of both texts in tokens", "cosine"), zero=True)
 
 
 def exposure_corrected(before: pl.DataFrame, after: pl.DataFrame, edges: Sequence[int], asked_by: str) -> alt.Chart | None:
     """Exposure of the first temperature as it is, and with a correction by length."""
     if after.filter(asked_by=asked_by).is_empty():
         return None
-    named = [
+    tables = [
         table.filter(pl.col("temperature") == after["temperature"][0]).with_columns(pl.lit(name).alias("temperature"))
         for name, table in (("cosine", before), ("corrected by length", after))
     ]
-    return exposure_by_length(pl.concat([t.select(before.columns) for t in named]), edges, asked_by)
+    return exposure_by_length(pl.concat([t.select(before.columns) for t in tables]), edges, asked_by)
 
 
 def _by_length(table: pl.DataFrame, edges: Sequence[int], title: str, name: str) -> alt.Chart | None:

@@ -10,7 +10,7 @@ from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import peek, sources
 from tempscale_jobs.corpus.reading import Contents
 from tempscale_jobs.corpus.rows import check_rejected
-from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.shards import TextShards
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import night
@@ -27,10 +27,10 @@ def check_services(config: AuditConfig) -> None:
 
 def check_inputs(config: AuditConfig) -> None:
     """Raise if the first rows of the corpus or of the queries cannot be used, or their embeddings do not fit together."""
-    given = [source for source in (config.queries, config.corpus) if source is not None]
-    found = [peek.first_items(contents_of(config, source, "texts"), config.out) for source in given]
-    if config.corpus.embedding_column is not None and len(found) == 2:
-        widths = [Counter(len(item.embedding) for item in items).most_common(1) for items in found]
+    corpora = [source for source in (config.queries, config.corpus) if source is not None]
+    first_items = [peek.first_items(contents_of(config, source, "texts"), config.out) for source in corpora]
+    if config.corpus.embedding_column is not None and len(first_items) == 2:
+        widths = [Counter(len(item.embedding) for item in items).most_common(1) for items in first_items]
         if all(widths):
             _check_same_width(*(width for ((width, _),) in widths))
 
@@ -47,14 +47,14 @@ def check_unchanged(config: AuditConfig, finished: dict[str, Any]) -> None:
 def check_dimensions(config: AuditConfig, run: Run, queries: Run | None) -> None:
     """Raise if the user's embeddings of the corpus have not as many dimensions as those of the queries."""
     if config.corpus.embedding_column is not None and queries is not None:
-        _check_same_width(*(dimensions(one, GIVEN, one.temperatures[0]) for one in (queries, run)))
+        _check_same_width(*(dimensions(folder, GIVEN, folder.temperatures[0]) for folder in (queries, run)))
 
 
 def contents_of(config: AuditConfig, source: Corpus, folder_of_vectors: str) -> Contents:
     """What a source holds: texts to embed, or embeddings that are taken as they are."""
     if source.embedding_column is not None:
         return Vectors(folder_of_vectors, source, config.out)
-    return Texts(source, config.embedding, config.out)
+    return TextShards(source, config.embedding, config.out)
 
 
 def _check_same_width(queries: int, corpus: int) -> None:

@@ -22,36 +22,36 @@ def facts(audited: Sequence[Embedded], queries: Index | None) -> dict[str, Any]:
     first = audited[0]
     run, index = first.run, first.index
     rejected = sum(index.analysed - len(scope.texts) for scope in audited if scope.model != GIVEN)
-    found: dict[str, Any] = {"seed": first.config.seed, "corpus": index.facts() | {"rejected_by_models": rejected}}
+    entries: dict[str, Any] = {"seed": first.config.seed, "corpus": index.facts() | {"rejected_by_models": rejected}}
     if run.storage.exists(folder.SIZES):
-        found["sizes"] = run.storage.read_json(folder.SIZES)
+        entries["sizes"] = run.storage.read_json(folder.SIZES)
     if queries is not None:
-        found["queries"] = queries.facts()
-    found["models"] = {scope.model.label: _of_model(scope) for scope in audited}
-    found["versions"] = {"altair": metadata.version("altair")}
-    return found
+        entries["queries"] = queries.facts()
+    entries["models"] = {scope.model.label: _of_model(scope) for scope in audited}
+    entries["versions"] = {"altair": metadata.version("altair")}
+    return entries
 
 
 def _of_model(scope: Embedded) -> dict[str, Any]:
     run, model, texts = scope.run, scope.model, scope.texts
-    found: dict[str, Any] = {"texts": len(texts)}
+    entries: dict[str, Any] = {"texts": len(texts)}
     if texts.documents is not None:
-        found["documents"] = len(np.unique(texts.documents))
-        found["documents_equal"] = equal_documents(texts.documents)
+        entries["documents"] = len(np.unique(texts.documents))
+        entries["documents_equal"] = equal_documents(texts.documents)
     elif run.storage.exists(source_order.result_name(model)):
-        found["source_order"] = run.storage.read_json(source_order.result_name(model))
+        entries["source_order"] = run.storage.read_json(source_order.result_name(model))
     moved = {t.canonical: cosine.rounding(run, model, t) for t in run.temperatures}
     if any(moved.values()):
-        found["cosine_rounding"] = moved
+        entries["cosine_rounding"] = moved
     if model == GIVEN:
-        found["dimensions"] = folder.dimensions(run, model, run.temperatures[0])
+        entries["dimensions"] = folder.dimensions(run, model, run.temperatures[0])
     if run.storage.exists(actor.budget_name(model)):
-        found |= run.storage.read_json(actor.budget_name(model))
+        entries |= run.storage.read_json(actor.budget_name(model))
     if run.storage.exists(precision.result_name(model)):
-        found["precision"] = run.storage.read_json(precision.result_name(model))
-    done = f"{run.place('partials/socm', model, run.temperatures[0])}/done.json"
-    if run.storage.exists(done):
-        found["socm"] = run.storage.read_json(done)["way"]
+        entries["precision"] = run.storage.read_json(precision.result_name(model))
+    done_file = f"{run.place('partials/socm', model, run.temperatures[0])}/done.json"
+    if run.storage.exists(done_file):
+        entries["socm"] = run.storage.read_json(done_file)["way"]
     if ignored := lookup.ignored(run, model):
-        found["cache_ignored"] = ignored
-    return found
+        entries["cache_ignored"] = ignored
+    return entries

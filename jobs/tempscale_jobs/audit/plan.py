@@ -16,12 +16,12 @@ from threadpoolctl import threadpool_limits
 
 from tempscale.collapse.aggregates import Block
 from tempscale.collapse.cosine import cosine_tile
-from tempscale.collapse.grid import block_size, panel_size
+from tempscale.collapse.tiles import block_size, panel_size
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
 from tempscale_jobs.corpus.preview import preview
-from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.shards import TextShards
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.screen import Screen
@@ -92,53 +92,56 @@ def plan(config: AuditConfig) -> Plan:
     # The workers of a run have one thread each. Processor time is measured, so that other programs do not count.
     with threadpool_limits(1):
         if config.corpus.embedding_column is not None:
-            looked = preview(Vectors("", config.corpus, config.out), _LOOKED_AT, config.seed, config.out)
-            if not looked.items:
+            sample = preview(Vectors("", config.corpus, config.out), _LOOKED_AT, config.seed, config.out)
+            if not sample.items:
                 raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable embedding")
-            width = len(looked.items[0].embedding)
+            width = len(sample.items[0].embedding)
             seconds = _cosine_seconds(width, config.analysis.neighbours)
             rates = [Rates(width, 0.0, 0.0, 0.0, 0, 0.0, 0.0, seconds)]
         else:
             models = folder.find_models(config)
-            looked = preview(Texts(config.corpus, config.embedding, config.out), _LOOKED_AT, config.seed, config.out)
-            if not looked.items:
+            sample = preview(TextShards(config.corpus, config.embedding, config.out), _LOOKED_AT, config.seed, config.out)
+            if not sample.items:
                 raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable text")
-            texts = [item.text for item in looked.items]
+            texts = [item.text for item in sample.items]
             rates = [measured(config, model, texts) for model in models]
-        return replace(estimated(config, looked.usable, rates, cores), left_out=looked.left_out)
+        return replace(estimated(config, sample.usable, rates, cores), left_out=sample.left_out)
 
 
 PROBED = 100
-"""Texts that the prefix gap's wanted error takes, about: 77 of Wikipedia's paragraphs with all-MiniLM."""
+"""About how many texts the prefix gap needs for its target error: 77 of Wikipedia's paragraphs with all-MiniLM."""
 
 
 def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int) -> Plan:
     """The plan of a run over `corpus_texts` usable texts, from the rates of each model, or of user-supplied embeddings."""
-    own = config.corpus.embedding_column is not None
+    vectors_given = config.corpus.embedding_column is not None
     analysis, temperatures = config.analysis, len(config.temperatures())
     texts = min(corpus_texts, config.corpus.sample or corpus_texts)
-    pairs, (socm_texts, kept, socm_pairs) = texts * (texts - 1) // 2, (0, 0, 0) if own else _socm_work(analysis, texts)
-    asked = min(texts, analysis.exposure_sample) * texts if analysis.compares else 0
-    compared = pairs if analysis.cosine == "full" else asked
-    again = 0  # For what a correction by length would do, under the first temperature.
+    pairs, (socm_texts, stored_texts, socm_pairs) = (
+        texts * (texts - 1) // 2,
+        (0, 0, 0) if vectors_given else _socm_work(analysis, texts),
+    )
+    asked_pairs = min(texts, analysis.exposure_sample) * texts if analysis.compares else 0
+    compared_pairs = pairs if analysis.cosine == "full" else asked_pairs
+    corrected_pairs = 0  # For what a correction by length would do, under the first temperature.
     if analysis.cosine == "full" and analysis.length_correction and analysis.neighbours:
-        again = texts * texts if texts <= by_length.ALL_ASK else asked
+        corrected_pairs = texts * texts if texts <= by_length.ALL_ASK else asked_pairs
     workers = config.execution.workers or cores
     tokens = seconds = disk = largest = 0.0
     for rate in rates:
-        probed = PROBED if analysis.probe_sample is None else analysis.probe_sample
-        probe = min(probed, int(rate.long_share * texts)) * rate.probe_tokens
-        model_tokens = rate.mean_tokens * (texts + socm_texts) + probe
-        each = model_tokens * rate.token_seconds + compared * rate.cosine_seconds + socm_pairs * rate.socm_seconds
+        probe_texts = PROBED if analysis.probe_sample is None else analysis.probe_sample
+        probe_tokens = min(probe_texts, int(rate.long_share * texts)) * rate.probe_tokens
+        model_tokens = rate.mean_tokens * (texts + socm_texts) + probe_tokens
+        work = model_tokens * rate.token_seconds + compared_pairs * rate.cosine_seconds + socm_pairs * rate.socm_seconds
         tokens += temperatures * model_tokens
-        seconds += (temperatures * each + again * rate.cosine_seconds) / min(workers, cores) + _START_SECONDS
-        factor_bytes = kept * min(rate.mean_tokens, rate.width) * rate.width * 4
+        seconds += (temperatures * work + corrected_pairs * rate.cosine_seconds) / min(workers, cores) + _START_SECONDS
+        factor_bytes = stored_texts * min(rate.mean_tokens, rate.width) * rate.width * 4
         text_bytes = 8 * rate.width + _ROW_BYTES + _neighbour_bytes(texts, rate.width, analysis)
         disk += temperatures * (texts * text_bytes + factor_bytes)
         blocks = 2 * 4 * rate.width * min(texts, block_size(texts, rate.width))
         largest = max(largest, rate.weights_bytes + blocks)
     memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * _DRIVER_BYTES
-    driver = _DRIVER_BASE_BYTES + (0 if own else _MODELS_BYTES) + texts * _DRIVER_BYTES
+    driver = _DRIVER_BASE_BYTES + (0 if vectors_given else _MODELS_BYTES) + texts * _DRIVER_BYTES
     return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers, driver)
 
 
@@ -188,16 +191,16 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
     lengths = np.array(tokens.lengths)[good]
     few = tokens.take(good[:: max(1, len(good) // MEASURED_TEXTS)])
     begun = time.process_time()
-    found = encoder.encode_tokens(few, factors=True)
-    token_seconds = (time.process_time() - begun) / int(found.tokens.sum())
-    assert found.factors is not None
-    means, factors = torch.stack([m for m, _ in found.factors]), [f for _, f in found.factors]
+    encoded = encoder.encode_tokens(few, factors=True)
+    token_seconds = (time.process_time() - begun) / int(encoded.tokens.sum())
+    assert encoded.factors is not None
+    means, factors = torch.stack([m for m, _ in encoded.factors]), [f for _, f in encoded.factors]
     socm_tile(means[:1], factors[:1], means[:1], factors[:1])  # Compile it before timing it.
     begun = time.process_time()
     socm_tile(means, factors, means, factors)
     socm_seconds = (time.process_time() - begun) / len(factors) ** 2
     prefixes = probe.up_to(encoder.tokenizer.max_length)
-    width, weights = found.embeddings.shape[1], sum(p.numel() * 4 for p in encoder.model.parameters())
+    width, weights = encoded.embeddings.shape[1], sum(p.numel() * 4 for p in encoder.model.parameters())
     return Rates(
         width, weights, float(lengths.mean()), float((lengths >= max(prefixes, default=0)).mean()), sum(prefixes),
         token_seconds, socm_seconds, _cosine_seconds(width, config.analysis.neighbours),
@@ -225,14 +228,16 @@ def _cosine_seconds(width: int, neighbours: int) -> float:
 def print_plan(config: AuditConfig, console: Console, screen: Console | None = None) -> None:
     """Print progress on `console` and the plan as a table on `screen`, which is standard output by default."""
     console.print("reading the corpus and measuring a few of its texts …", highlight=False)
-    found = plan(config)
+    estimates = plan(config)
     table = Table(box=None, show_header=False, padding=(0, 2))
     temperatures = ", ".join(t.canonical for t in config.temperatures())
-    table.add_row("texts", escape(f"{found.texts:,} of {found.corpus_texts:,} usable{found.left_out}"))
-    table.add_row("tokens", f"about {found.tokens:,} over all temperatures ({temperatures}), samples included")
-    table.add_row("pairs", f"{found.pairs:,} cosines and {found.socm_pairs:,} SOCM for each temperature")
-    table.add_row("time", f"about {duration(found.seconds)} with {found.workers} workers on processors like this one's")
-    driver = f"{found.driver_bytes / 2**30:.1f} GiB of it of the process that starts the run"
-    table.add_row("memory", f"about {found.memory_bytes / 2**30:.1f} GiB, {driver}")
-    table.add_row("disk", f"about {max(found.disk_bytes / 2**30, 0.01):.2f} GiB in {escape(masked(config.out))}")
+    table.add_row("texts", escape(f"{estimates.texts:,} of {estimates.corpus_texts:,} usable{estimates.left_out}"))
+    table.add_row("tokens", f"about {estimates.tokens:,} over all temperatures ({temperatures}), samples included")
+    table.add_row("pairs", f"{estimates.pairs:,} cosines and {estimates.socm_pairs:,} SOCM for each temperature")
+    table.add_row(
+        "time", f"about {duration(estimates.seconds)} with {estimates.workers} workers on processors like this one's"
+    )
+    driver = f"{estimates.driver_bytes / 2**30:.1f} GiB of it of the process that starts the run"
+    table.add_row("memory", f"about {estimates.memory_bytes / 2**30:.1f} GiB, {driver}")
+    table.add_row("disk", f"about {max(estimates.disk_bytes / 2**30, 0.01):.2f} GiB in {escape(masked(config.out))}")
     (screen or Screen()).print(table)

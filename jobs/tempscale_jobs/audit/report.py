@@ -54,16 +54,19 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
     small = {tile["id"]: tile["chart"] for model in models for tile in model["tiles"] if tile["chart"] is not None}
     charts |= {
-        f"{part['id']}-{key}": chart for part in sections for key, chart in part["charts"].items() if chart is not None
+        f"{section['id']}-{key}": chart
+        for section in sections
+        for key, chart in section["charts"].items()
+        if chart is not None
     }
     return page(
         "report.html.j2",
         run,
         charts | small,
-        {_relabelled(step, names): done["seconds"] for step, done in run.get("steps", {}).items()},
+        {_relabelled(step, names): timing["seconds"] for step, timing in run.get("steps", {}).items()},
         models=models,
         small=list(small),
-        sentences={m: [sentence.replace(" ± ", "\u00a0±\u00a0") for sentence in each] for m, each in sentences_of.items()},
+        sentences={m: [sentence.replace(" ± ", "\u00a0±\u00a0") for sentence in lines] for m, lines in sentences_of.items()},
         note=NOTE,
         left_out=left_out(tables, run),
         gate=tables["gate"].to_dicts() if "gate" in tables else [],
@@ -71,8 +74,8 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
         gate_in_brief=_gate_in_brief(run["gate"]) if run.get("gate", {}).get("failed") is not None else [],
         analysed=_analysed(run, models),
         temperatures=names,
-        layers=[part for part in sections if part["kind"] == "layers"],
-        downstream=[part for part in sections if part["kind"] == "downstream"],
+        layers=[section for section in sections if section["kind"] == "layers"],
+        downstream=[section for section in sections if section["kind"] == "downstream"],
         nights=trend["night"].n_unique() if not trend.is_empty() else 0,
     )
 
@@ -93,21 +96,21 @@ class _Given(NamedTuple):
     run: dict[str, Any]
 
 
-def _model(place: int, name: str, given: _Given) -> dict[str, Any]:
+def _model(place: int, name: str, inputs: _Given) -> dict[str, Any]:
     """The section of the page for one model."""
-    tables, edges, trend, run = given
-    mine = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
+    tables, edges, trend, run = inputs
+    model_tables = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
     excerpts = {r["text_id"]: r for r in tables["excerpts"].to_dicts()} if "excerpts" in tables else None
-    first, effects = mine["collapse_summary"].row(0, named=True), mine["temperature_effect"].to_dicts()
-    own = trend if trend.is_empty() else trend.filter(pl.col("temperature") == first["temperature"])
+    first, effects = model_tables["collapse_summary"].row(0, named=True), model_tables["temperature_effect"].to_dicts()
+    shown_trend = trend if trend.is_empty() else trend.filter(pl.col("temperature") == first["temperature"])
     if (
         tables["collapse_summary"]["model"].n_unique() > 1
     ):  # With one model in the run, the nights of an earlier model stay in the chart and are marked.
-        own = own if own.is_empty() else own.filter(pl.col("model") == name)
-    nights = verdict.TILES if not own.is_empty() and own["night"].n_unique() > 1 else ()
-    same = own if own.is_empty() else own.filter(pl.col("model") == name)
-    own_cells = mine["cosine_histogram"].filter(pl.col("temperature") == first["temperature"])
-    card = calibration.card(own_cells)
+        shown_trend = shown_trend if shown_trend.is_empty() else shown_trend.filter(pl.col("model") == name)
+    nights = verdict.TILES if not shown_trend.is_empty() and shown_trend["night"].n_unique() > 1 else ()
+    model_trend = shown_trend if shown_trend.is_empty() else shown_trend.filter(pl.col("model") == name)
+    cells = model_tables["cosine_histogram"].filter(pl.col("temperature") == first["temperature"])
+    card = calibration.card(cells)
     asked_by = "queries" if "queries" in run else "corpus"
     return {
         "id": f"m{place}",
@@ -117,30 +120,32 @@ def _model(place: int, name: str, given: _Given) -> dict[str, Any]:
             for line in advice(tables, first, run)
         ],
         "verdict": verdict.answer(first, effects).replace(" ± ", "\u00a0±\u00a0"),
-        "tiles": verdict.tiles(first, effects, same, f"m{place}"),
+        "tiles": verdict.tiles(first, effects, model_trend, f"m{place}"),
         "temperature": first["temperature"],
-        "texts": mine["collapse_summary"]["texts"][0],
-        "summary": [_strip(row) for row in mine["collapse_summary"].to_dicts()],
+        "texts": model_tables["collapse_summary"]["texts"][0],
+        "summary": [_strip(row) for row in model_tables["collapse_summary"].to_dicts()],
         "charts": {
-            "cosine": figures.cosine_by_length(mine["length_collapse"], edges),
-            "heatmap": figures.heatmap(mine["length_collapse"], edges),
-            "probe": figures.prefix_probe(mine["prefix_probe"]),
-            "exposure": figures.exposure_by_length(mine["exposure"], edges, "corpus"),
-            "queries": figures.exposure_by_length(mine["exposure"], edges, "queries"),
+            "cosine": figures.cosine_by_length(model_tables["length_collapse"], edges),
+            "heatmap": figures.heatmap(model_tables["length_collapse"], edges),
+            "probe": figures.prefix_probe(model_tables["prefix_probe"]),
+            "exposure": figures.exposure_by_length(model_tables["exposure"], edges, "corpus"),
+            "queries": figures.exposure_by_length(model_tables["exposure"], edges, "queries"),
             "thresholds": figures.percentiles(card, edges),
-            "corrected": figures.exposure_corrected(mine["exposure"], mine["exposure_corrected"], edges, asked_by),
-            "effects": figures.effects(mine["temperature_effect"]),
-            "scatter": figures.scatter(mine["socm_scatter"]),
-            "socm": figures.socm_by_length(mine["socm"], edges),
+            "corrected": figures.exposure_corrected(
+                model_tables["exposure"], model_tables["exposure_corrected"], edges, asked_by
+            ),
+            "effects": figures.effects(model_tables["temperature_effect"]),
+            "scatter": figures.scatter(model_tables["socm_scatter"]),
+            "socm": figures.socm_by_length(model_tables["socm"], edges),
         }
-        | {f"nights-{key}": night_figures.chart(own, key, label) for key, label in nights},
+        | {f"nights-{key}": night_figures.chart(shown_trend, key, label) for key, label in nights},
         "nights": [(f"nights-{key}", label) for key, label in nights],
-        "collapsed": _first(mine["collapsed_texts"], "nearness", "hub"),
-        "pairs": _first(mine["socm_pairs"], "socm", "same_mean"),
-        "search": mine["socm_search"].to_dicts(),
-        "duplicates": mine["near_duplicates"].filter(pl.col("rank") <= _SHOWN).to_dicts(),
+        "collapsed": _first(model_tables["collapsed_texts"], "nearness", "hub"),
+        "pairs": _first(model_tables["socm_pairs"], "socm", "same_mean"),
+        "search": model_tables["socm_search"].to_dicts(),
+        "duplicates": model_tables["near_duplicates"].filter(pl.col("rank") <= _SHOWN).to_dicts(),
         "excerpts": excerpts,
-        "several": mine["collapse_summary"].height > 1,
+        "several": model_tables["collapse_summary"].height > 1,
         "thresholds": thresholds(card, edges),
         "percentiles": _percentiles(card, edges),
         "corrected": corrected(tables, first, asked_by, edges),
@@ -150,10 +155,10 @@ def _model(place: int, name: str, given: _Given) -> dict[str, Any]:
 def _percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> list[list[str]]:
     """The 99th percentile of random pairs by the length of both: the head, then a row for each length."""
     known = {(row["interval_a"], row["interval_b"]): row["percentiles"]["99"] for row in card[1:]}
-    here = [edge for edge in edges if any(edge in pair for pair in known)]
-    head = ["", *(interval_name(edge, edges) for edge in here)]
+    shown_edges = [edge for edge in edges if any(edge in pair for pair in known)]
+    head = ["", *(interval_name(edge, edges) for edge in shown_edges)]
     return [head] + [
-        [interval_name(b, edges), *("" if a > b else number(known.get((a, b))) for a in here)] for b in here
+        [interval_name(b, edges), *("" if a > b else number(known.get((a, b))) for a in shown_edges)] for b in shown_edges
     ]  # fmt: skip
 
 
@@ -169,8 +174,8 @@ def _analysed(run: dict[str, Any], models: list[dict[str, Any]]) -> str:
     fewest, most = min(m["texts"] for m in models), max(m["texts"] for m in models)
     if fewest == taken:
         return count(taken, "text")
-    kept = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-    return f"{kept} of {count(taken, 'text')} ({'by model, ' if fewest < most else ''}the rest rejected by the model)"
+    texts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    return f"{texts} of {count(taken, 'text')} ({'by model, ' if fewest < most else ''}the rest rejected by the model)"
 
 
 def _relabelled(step: str, names: dict[str, str]) -> str:
@@ -181,11 +186,11 @@ def _relabelled(step: str, names: dict[str, str]) -> str:
 
 
 def _strip(row: dict[str, Any]) -> dict[str, Any]:
-    named = {
+    figure_texts = {
         f"{figure}_text": estimate(row, figure)
         for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "exposure_short", "exposure_long")
     }
-    return row | named
+    return row | figure_texts
 
 
 def _whole(record: dict[str, Any]) -> str | None:
@@ -195,10 +200,10 @@ def _whole(record: dict[str, Any]) -> str | None:
     if any(corpus.get(name) != value for name, value in quick.items()) or counts["usable"] <= counts["analysed"]:
         return None
     seconds = {
-        start: sum(done["seconds"] for name, done in steps.items() if name.startswith(start))
+        start: sum(timing["seconds"] for name, timing in steps.items() if name.startswith(start))
         for start in ("embed", "SOCM", "worst pairs")
     }
-    whole, default = sum(done["seconds"] for done in steps.values()), Analysis.model_validate({})
+    whole, default = sum(timing["seconds"] for timing in steps.values()), Analysis.model_validate({})
     rest, measured = whole - sum(seconds.values()), record["config"]["analysis"]
     start = min(START_SECONDS, seconds["embed"])
     grown = {
@@ -206,7 +211,7 @@ def _whole(record: dict[str, Any]) -> str | None:
         "SOCM": default.socm_groups / measured["socm_groups"],
         "worst pairs": (default.socm_ranked / measured["socm_ranked"]) ** 2,
     }
-    every = (
+    full_seconds = (
         rest
         + start
         + (seconds["embed"] - start) * grown["embed"]
@@ -215,7 +220,7 @@ def _whole(record: dict[str, Any]) -> str | None:
     # An earlier session, or an earlier run through the cache, did a part of the work: then this one's seconds tell nothing.
     begun, ended = (datetime.datetime.fromisoformat(record[name]) for name in ("started", "finished"))
     alone = (ended - begun).total_seconds() < 1.5 * whole + 30 and record["config"]["execution"].get("cache") is None
-    lasts = f", about {duration(every)}" if alone else ""
+    lasts = f", about {duration(full_seconds)}" if alone else ""
     command = again(record, None, "audit", beside="whole", whole=True)
     return (
         f"These were {count(counts['analysed'], 'text')}. All {counts['usable']:,}{lasts}:\n      {command}"
@@ -235,8 +240,8 @@ def close(run: Run) -> None:
         print_table(console, (model, *temperatures), lines)
         console.print()
         for line in advice(named, row, record):
-            told = f"  {line.text}" + (f"\n      {line.command}" if line.command else "")
-            console.print(told, highlight=False, soft_wrap=True, markup=False)
+            message = f"  {line.text}" + (f"\n      {line.command}" if line.command else "")
+            console.print(message, highlight=False, soft_wrap=True, markup=False)
     if (whole := _whole(record)) is not None:
         console.print(f"\n{whole}", highlight=False, soft_wrap=True, markup=False)
     root, judged = masked(run.storage.root), record["gate"]

@@ -14,7 +14,7 @@ from tempscale_jobs.audit.checks import check_dimensions, check_inputs, check_se
 from tempscale_jobs.audit.facts import facts
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.nights import night, notify
@@ -109,7 +109,7 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
                 scope = Scope(
                     config, config.embedding, config.corpus, corpus.index, run, model, cluster, crew, journal
                 )  # fmt: skip
-                embedded = _given(scope) if model == GIVEN else embed_all(scope, query_source)
+                embedded = _given_embeddings(scope) if model == GIVEN else embed_all(scope, query_source)
                 _measure_all_pairs(embedded)
             _after_crew(embedded)
             audited.append(embedded)
@@ -118,12 +118,12 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
     return life.record(**facts(audited, None if query_source is None else query_source.index)), config
 
 
-def _given(scope: Scope) -> Embedded:
+def _given_embeddings(scope: Scope) -> Embedded:
     """The user's own embeddings, which are taken as they are."""
     return Embedded.of(scope, _in_order(scope))
 
 
-def embed_all(scope: Scope, query_source: Stream | None) -> Embedded:
+def embed_all(scope: Scope, query_source: SourceReader | None) -> Embedded:
     """Embed the corpus and the queries, and run all steps that this crew does with its model."""
     scope = replace(scope, encoding=budget.settle(scope))
     rejected = embed.embed(scope, f"embed {scope.model.label}")
@@ -210,27 +210,27 @@ def sized(config: AuditConfig, run: Run) -> AuditConfig:
 
     Which sizes a run began with is in its folder, so that it goes on with these on any machine.
     """
-    storage, found = run.storage, dict[str, int]()
+    storage, sizes = run.storage, dict[str, int]()
     if storage.exists(folder.SIZES):
-        found = storage.read_json(folder.SIZES)
+        sizes = storage.read_json(folder.SIZES)
     elif not any(map(storage.exists, (folder.SHARDED, folder.PLANNED))) and config.corpus.embedding_column is None:
-        found = config.embedding.of_gpus()
-        if not found or not holds_gpus(config.execution):
+        sizes = config.embedding.of_gpus()
+        if not sizes or not holds_gpus(config.execution):
             return config
-        storage.write_json(folder.SIZES, found)
-    return config.model_copy(update={"embedding": config.embedding.model_copy(update=found)}) if found else config
+        storage.write_json(folder.SIZES, sizes)
+    return config.model_copy(update={"embedding": config.embedding.model_copy(update=sizes)}) if sizes else config
 
 
-def open_source(config: AuditConfig, run: Run, source: Corpus, stage: Stage | None = None) -> Stream:
+def open_source(config: AuditConfig, run: Run, source: Corpus, stage: Stage | None = None) -> SourceReader:
     """Plan a source of texts to embed, or of embeddings that are taken as they are; one of a single unit is read at once."""
     texts_or_vectors = contents_of(config, source, run.place("texts", GIVEN, run.temperatures[0]))
-    return Stream(run.storage, texts_or_vectors, config.seed, config.out, stage)
+    return SourceReader(run.storage, texts_or_vectors, config.seed, config.out, stage)
 
 
 def _in_order(scope: Scope) -> Layout:
     """The texts in canonical order."""
-    how = Order(tuple(scope.analysis.intervals), scope.config.seed, scope.index.usable)
-    return layout(scope.run, scope.cluster, scope.model, how)
+    order = Order(tuple(scope.analysis.intervals), scope.config.seed, scope.index.usable)
+    return layout(scope.run, scope.cluster, scope.model, order)
 
 
 def texts_of_all_pairs(scope: Embedded) -> list[str] | None:

@@ -41,31 +41,31 @@ _STEPS = {
 def summarise(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
     """Write every table of the run, from the scope of each model; returns them by name."""
     run, config, index = audited[0].run, audited[0].config, audited[0].index
-    found = {table.name: _collected(run, table, config.analysis) for table in TABLES if table.name in _STEPS}
+    tables = {table.name: _collected(run, table, config.analysis) for table in TABLES if table.name in _STEPS}
     summaries, effects = [], []
     for scope in audited:
-        figures = [_figures(scope, t, found) for t in run.temperatures]
+        figures = [_figures(scope, t, tables) for t in run.temperatures]
         summaries += [row for row, _ in figures]
         effects += _effects(run, scope.model, figures)
     nearest = [_nearest_to_all(scope, t) for scope in audited for t in run.temperatures]
-    found["collapsed_texts"] = pa.concat_tables([found["collapsed_texts"], *nearest])
-    found["collapse_summary"] = COLLAPSE_SUMMARY.build_rows(summaries)
-    found["temperature_effect"] = TEMPERATURE_EFFECT.build_rows(effects)
+    tables["collapsed_texts"] = pa.concat_tables([tables["collapsed_texts"], *nearest])
+    tables["collapse_summary"] = COLLAPSE_SUMMARY.build_rows(summaries)
+    tables["temperature_effect"] = TEMPERATURE_EFFECT.build_rows(effects)
     if config.keep_text and config.corpus.embedding_column is None:
         layouts = {scope.model.label: scope.texts for scope in audited}
-        named = [found[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
-        found["excerpts"] = _excerpts(run, index, layouts, named)
-    for name, table in found.items():
+        rankings = [tables[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
+        tables["excerpts"] = _excerpts(run, index, layouts, rankings)
+    for name, table in tables.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
-    _calibrate(run, found["cosine_histogram"])
-    return found
+    _calibrate(run, tables["cosine_histogram"])
+    return tables
 
 
 def _calibrate(run: Run, histogram: pa.Table) -> None:
     """Write calibration.json, if all pairs were compared: by model and temperature."""
     cards: dict[str, dict[str, Any]] = {}
-    for (model, temperature), own in pl.DataFrame(histogram).group_by("model", "temperature", maintain_order=True):
-        cards.setdefault(str(model), {})[str(temperature)] = calibration.card(own)
+    for (model, temperature), rows in pl.DataFrame(histogram).group_by("model", "temperature", maintain_order=True):
+        cards.setdefault(str(model), {})[str(temperature)] = calibration.card(rows)
     if cards:
         run.storage.write_json(CALIBRATION, {"models": cards}, plain=True)
 
@@ -121,7 +121,7 @@ class Sampled:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Replicates:
     """The estimates without each group behind a figure, from which its standard errors are computed."""
 
     replicates: np.ndarray
@@ -132,39 +132,41 @@ class Grouped:
     known_elsewhere: bool
     """Whether groups tell the error for another corpus: not where they are dealt from texts that come in documents."""
 
-    def less(self, other: Grouped) -> Grouped:
+    def less(self, other: Replicates) -> Replicates:
         """The change from another figure in the same groups."""
         moved = {name: getattr(self, name) - getattr(other, name) for name in ("replicates", "interval_means")}
         return replace(self, **moved)
 
     def errors(self) -> tuple[float | None, float | None]:
         """Standard errors for another corpus, whose intervals hold other shares of the texts, and for this one."""
-        own, layout = jackknife_error(self.replicates), self.layout
-        if not np.isfinite(own):
+        error, layout = jackknife_error(self.replicates), self.layout
+        if not np.isfinite(error):
             return None, None
         between = between_strata(layout.texts_by_interval(), self.interval_means, float(len(layout)))
-        here = float(np.sqrt(own**2 + between * finite_population(len(layout), layout.population(len(layout))) ** 2))
+        corpus_error = float(
+            np.sqrt(error**2 + between * finite_population(len(layout), layout.population(len(layout))) ** 2)
+        )
         if not self.known_elsewhere:
-            return None, here
+            return None, corpus_error
         if layout.documents is not None:
             means = self.interval_means[layout.interval]
             known = np.isfinite(means)
             between = documents_error([means[known]], [2.0], [layout.documents[known]]) ** 2
-        return finite(float(np.sqrt(own**2 + between))), here
+        return finite(float(np.sqrt(error**2 + between))), corpus_error
 
 
-Samples = dict[str, Sampled | Grouped]
+Samples = dict[str, Sampled | Replicates]
 
 
 def _variance(values: np.ndarray) -> float:
     """Sample variance (n − 1) of many values, or of how many of them are true, in steps that need little memory."""
     steps = (values[start : start + _AT_ONCE, None] for start in range(0, len(values), _AT_ONCE))
-    whole: Moments = merge_tree((Moments.of(own.astype(np.float64)) for own in steps), Moments.merged)
+    whole: Moments = merge_tree((Moments.of(chunk.astype(np.float64)) for chunk in steps), Moments.merged)
     return float(whole.variance()[0]) if whole.values[0] == len(values) else float("nan")
 
 
 def _figures(
-    scope: Embedded, temperature: Temperature, found: dict[str, pa.Table]
+    scope: Embedded, temperature: Temperature, tables: dict[str, pa.Table]
 ) -> tuple[dict[str, Any], Samples]:  # fmt: skip
     """The summary row of one model and temperature, and the per-text values behind its figures."""
     run, model, layout, index = scope.run, scope.model, scope.texts, scope.index
@@ -178,8 +180,8 @@ def _figures(
     inside, overall = run.storage.arrays(means, ["inside", "overall"], n)
     documents = layout.documents
     drawn = None if documents is None else [documents]
-    read = None if documents is None else documents[np.argsort(layout.stored)]  # In the order of texts/.
-    of_texts = None if read is None else [read]
+    stored_documents = None if documents is None else documents[np.argsort(layout.stored)]  # In the order of texts/.
+    of_texts = None if stored_documents is None else [stored_documents]
     samples: Samples = {
         "cosine_mean": Sampled([overall], drawn, True, correction),
         "truncated_share": Sampled([texts["truncated"]], of_texts, False, correction),
@@ -201,7 +203,7 @@ def _figures(
     if tokens_seen:
         several = texts["tokens"] > 1
         condition = _condition(texts["tokens"][several], texts["within_cosine"][several])
-        of_several = None if read is None else [read[several]]
+        of_several = None if stored_documents is None else [stored_documents[several]]
         samples |= {
             "spread_mean": Sampled([texts["spread"]], of_texts, False, correction),
             "spread_over_2_share": Sampled([texts["spread"] > 2], of_texts, False, correction),
@@ -216,13 +218,13 @@ def _figures(
     row |= dict.fromkeys(("collapse_gap", "gap_shortest", "gap_longest", "gap_texts", "gap_documents"))
     if ends is not None:
         at_ends = [layout.interval == k for k in ends]
-        short, long = (inside[here] for here in at_ends)
-        both = None if documents is None else [documents[here] for here in at_ends[::-1]]
+        short, long = (inside[mask] for mask in at_ends)
+        both = None if documents is None else [documents[mask] for mask in at_ends[::-1]]
         row["gap_documents"] = None if both is None else min(map(_count, both))
         row |= {"collapse_gap": float(long.mean() - short.mean()), "gap_texts": min(len(long), len(short))}
         row |= {"gap_shortest": layout.edges[ends[0]], "gap_longest": layout.edges[ends[1]]}
         samples["collapse_gap"] = Sampled([long, short], both, True, correction)
-    row |= _exposure(found["exposure"], found["length_collapse"], row)
+    row |= _exposure(tables["exposure"], tables["length_collapse"], row)
     row |= _probe_gap(run, model, temperature, samples)
     row |= socm_figures(run, model, temperature, layout, samples)
     shares = [figure for figure, column in SHARES.items() if column == "texts"]
@@ -240,30 +242,31 @@ def rejected_share(index: Index, texts: int) -> dict[str, float]:
     """
     usable, lost = index.usable / index.read, 1 - texts / index.analysed
     share = 1 - usable * (1 - lost)
-    here = usable * np.sqrt(lost * (1 - lost) / index.analysed) * finite_population(index.analysed, index.usable)
-    elsewhere = np.sqrt(share * (1 - share) / index.read)
+    error = usable * np.sqrt(lost * (1 - lost) / index.analysed) * finite_population(index.analysed, index.usable)
+    superpopulation_error = np.sqrt(share * (1 - share) / index.read)
     return {
-        "rejected_share": share, "rejected_share_se": float(here), "rejected_share_se_superpopulation": float(elsewhere),
+        "rejected_share": share, "rejected_share_se": float(error),
+        "rejected_share_se_superpopulation": float(superpopulation_error),
     }  # fmt: skip
 
 
 def _exposure(exposures: pa.Table, cells: pa.Table, row: dict[str, Any]) -> dict[str, Any]:
     """The summary row's figures on neighbours: exposure at both ends of the collapse gap, hubness, near-duplicates."""
-    own = [
+    rows = [
         r for r in exposures.to_pylist()
         if (r["model"], r["temperature"], r["asked_by"]) == (row["model"], row["temperature"], "corpus")
     ]  # fmt: skip
-    widest = [r for r in own if r["k"] == max(r["k"] for r in own)]
-    found: dict[str, Any] = {"k_occurrence_skewness": widest[0]["k_occurrence_skewness"] if widest else None}
+    widest = [r for r in rows if r["k"] == max(r["k"] for r in rows)]
+    figures: dict[str, Any] = {"k_occurrence_skewness": widest[0]["k_occurrence_skewness"] if widest else None}
     for name, edge in (("exposure_short", row["gap_shortest"]), ("exposure_long", row["gap_longest"])):
-        here = next((r for r in widest if r["interval"] == edge), dict.fromkeys(widest[0] if widest else ()))
+        interval = next((r for r in widest if r["interval"] == edge), dict.fromkeys(widest[0] if widest else ()))
         for suffix in ("", "_se", "_se_superpopulation"):
-            found[name + suffix] = here.get(f"exposure{suffix}")
+            figures[name + suffix] = interval.get(f"exposure{suffix}")
     pairs = [
         c["near_duplicates"] for c in cells.to_pylist()
         if (c["model"], c["temperature"]) == (row["model"], row["temperature"])
     ]  # fmt: skip
-    return found | {"near_duplicate_pairs": None if not pairs or None in pairs else sum(pairs)}
+    return figures | {"near_duplicate_pairs": None if not pairs or None in pairs else sum(pairs)}
 
 
 def _probe_gap(run: Run, model: Model, temperature: Temperature, samples: Samples) -> dict[str, Any]:
@@ -289,29 +292,29 @@ def socm_figures(run: Run, model: Model, temperature: Temperature, layout: Layou
     none = dict.fromkeys(("socm_pairs", "socm_groups", "socm_freedom", "socm_mean", "socm_over_1_share"))
     if not run.storage.exists(f"{place}/done.json"):
         return {"socm_texts": 0} | none
-    done = run.storage.read_json(f"{place}/done.json")
-    found = {f"socm_{name}": done[name] for name in ("texts", "pairs")}
-    found |= {name: done[name] for name in ("socm_mean", "socm_over_1_share")}
-    if done["way"] == "groups":
+    summary = run.storage.read_json(f"{place}/done.json")
+    figures = {f"socm_{name}": summary[name] for name in ("texts", "pairs")}
+    figures |= {name: summary[name] for name in ("socm_mean", "socm_over_1_share")}
+    if summary["way"] == "groups":
         replicates = run.storage.read_table(f"{place}/{REPLICATES}")
         for name in ("socm_mean", "socm_over_1_share"):
-            means = np.array(done["interval_means"][name], dtype=float)
+            means = np.array(summary["interval_means"][name], dtype=float)
             values = replicates.column(name).to_numpy()
-            known = layout.documents is None or done["by_document"]
-            samples[name] = Grouped(values, done["texts"], means, layout, known)
-        return found | {"socm_groups": done["groups"], "socm_freedom": done["freedom"]}
-    if done["pairs"]:
+            known = layout.documents is None or summary["by_document"]
+            samples[name] = Replicates(values, summary["texts"], means, layout, known)
+        return figures | {"socm_groups": summary["groups"], "socm_freedom": summary["freedom"]}
+    if summary["pairs"]:
         means = run.storage.read_table(means_by_text(place))
         documents = _documents(means, np.ones(means.num_rows, dtype=bool))
-        samples["socm_mean"] = Sampled([means.column("overall").to_numpy()], documents, True, done["correction"])
-        found["socm_freedom"] = (done["texts"] if documents is None else _count(documents[0])) - 1.0
-    return {"socm_freedom": None} | found | {"socm_groups": None}
+        samples["socm_mean"] = Sampled([means.column("overall").to_numpy()], documents, True, summary["correction"])
+        figures["socm_freedom"] = (summary["texts"] if documents is None else _count(documents[0])) - 1.0
+    return {"socm_freedom": None} | figures | {"socm_groups": None}
 
 
-def _documents(means: pa.Table, kept: np.ndarray) -> list[np.ndarray] | None:
+def _documents(means: pa.Table, mask: np.ndarray) -> list[np.ndarray] | None:
     """The documents of some of the texts with means; None where texts come without documents."""
     column = means.column("document")
-    return None if column.null_count else [column.to_numpy()[kept]]
+    return None if column.null_count else [column.to_numpy()[mask]]
 
 
 def _count(documents: np.ndarray) -> int:

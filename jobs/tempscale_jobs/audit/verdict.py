@@ -51,13 +51,13 @@ def answer(row: Row, effects: Sequence[Row]) -> str:
 
 def _lowered(row: Row, effects: Sequence[Row]) -> str:
     """A sentence on the temperature that narrows the collapse gap most, or nothing where there is no gap to narrow."""
-    mine = [effect for effect in effects if effect["figure"] == "collapse_gap"]
-    if finding(row, "collapse_gap") != "up" or not mine:
+    changes = [effect for effect in effects if effect["figure"] == "collapse_gap"]
+    if finding(row, "collapse_gap") != "up" or not changes:
         return ""
-    less = [effect for effect in mine if finding(effect, "change") == "down"]
-    if not less:
+    lowered = [effect for effect in changes if finding(effect, "change") == "down"]
+    if not lowered:
         return " No temperature tried narrows that gap beyond noise."
-    best = min(less, key=lambda effect: effect["change"])
+    best = min(lowered, key=lambda effect: effect["change"])
     return f" {best['temperature']} narrows that gap by {estimate(best, 'change').removeprefix('−')}."
 
 
@@ -66,18 +66,18 @@ def tiles(row: Row, effects: Sequence[Row], trend: pl.DataFrame, place: str) -> 
 
     `place` is the model's id on the page, and begins the id of each tile.
     """
-    found = []
+    figures = []
     for name, label in TILES:
         value, _, error = estimate(row, name).partition(" ± ")
-        moved = [f"{effect['temperature']}: {_signed(effect)}" for effect in effects if effect["figure"] == name]
-        found.append(
+        changes = [f"{effect['temperature']}: {_signed(effect)}" for effect in effects if effect["figure"] == name]
+        figures.append(
             {
                 "id": f"{place}-trend-{name}", "name": label, "value": value, "error": error, "says": _says(row, name),
-                "changes": moved, "chart": sparkline(trend, name),
+                "changes": changes, "chart": sparkline(trend, name),
                 "nights": 0 if trend.is_empty() else trend[name].drop_nulls().len(),
             }
         )  # fmt: skip
-    return found
+    return figures
 
 
 def _says(row: Row, name: str) -> str:

@@ -47,7 +47,7 @@ def labelled(tables: Tables) -> Tables:
 
 def left_out(tables: Tables, run: Mapping[str, Any]) -> list[str]:
     """Sentences on the rejected rows of the corpus and of the queries, where these are many."""
-    found = []
+    sentences = []
     for kind in ("corpus", "queries"):
         facts = run.get(kind, {})
         if read := facts.get("read"):
@@ -55,33 +55,33 @@ def left_out(tables: Tables, run: Mapping[str, Any]) -> list[str]:
             if kind == "corpus":  # With what the models rejected, which an older version did not count.
                 known = tables["collapse_summary"].get_column("rejected_share", default=pl.Series([]))
                 shares += known.drop_nulls().to_list()
-            found.append(mention_rejected(f"rows of the {kind}", max(shares), facts.get("rejected_reasons", {})))
-    return [sentence for sentence in found if sentence]
+            sentences.append(mention_rejected(f"rows of the {kind}", max(shares), facts.get("rejected_reasons", {})))
+    return [sentence for sentence in sentences if sentence]
 
 
 def protocol(known: Mapping[str, Any], edges: Sequence[int], chunked: bool) -> list[str]:
     """Sentences on how a model encoded the texts, from its entry in run.json, where that limits what was measured."""
-    window, found = known.get("max_length") or 0, []
+    window, sentences = known.get("max_length") or 0, []
     if window:
-        found.append(f"Texts are encoded with {encoding(known)}.")
+        sentences.append(f"Texts are encoded with {encoding(known)}.")
     beyond = [edge for edge in edges if edge > window]
     if window and beyond and not chunked:
         empty = "Intervals from {} tokens on are" if len(beyond) > 1 else "The interval from {} tokens on is"
-        found.append(f"{empty.format(beyond[0])} empty, because every text is cut at {window}.")
+        sentences.append(f"{empty.format(beyond[0])} empty, because every text is cut at {window}.")
     similarity = known.get("similarity", "cosine")
     if similarity != "cosine":
-        how = "dot product" if similarity == "dot" else f"{similarity} distance"
-        found.append(
-            f"The checkpoint says to compare its embeddings by {how}. Every cosine here, and every neighbour, leaves their "
-            "norms out: a search that uses them finds other texts."
+        measure = "dot product" if similarity == "dot" else f"{similarity} distance"
+        sentences.append(
+            f"The checkpoint says to compare its embeddings by {measure}. Every cosine here, and every neighbour, leaves "
+            "their norms out: a search that uses them finds other texts."
         )
-    return found + _independence(known)
+    return sentences + _independence(known)
 
 
 def _independence(known: Mapping[str, Any]) -> list[str]:
     """What errors take for independent, from a model's entry in run.json."""
     if (documents := known.get("documents")) is not None:
-        kept = f"Errors are those of {count(documents, 'document')}, whose texts stay together"
+        basis = f"Errors are those of {count(documents, 'document')}, whose texts stay together"
         equal = known.get("documents_equal", float(documents))
         few = ""
         if documents < GROUPS_FOR_AN_ERROR:
@@ -90,7 +90,7 @@ def _independence(known: Mapping[str, Any]) -> list[str]:
             few = (
                 f"; they are of such unequal sizes that they tell as little as {equal:.1f} of equal size, which is no error"
             )
-        return [f"{kept}{few}."]
+        return [f"{basis}{few}."]
     order = known.get("source_order")
     if order is None or not order["alike"]:
         return []
@@ -107,8 +107,8 @@ def _independence(known: Mapping[str, Any]) -> list[str]:
 def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:
     """The report's sentences by model, from the tables that `labelled` returns and the lower edges of the intervals."""
     sentences = {}
-    for model, mine in tables["collapse_summary"].group_by("model", maintain_order=True):
-        rows = mine.to_dicts()
+    for model, table in tables["collapse_summary"].group_by("model", maintain_order=True):
+        rows = table.to_dicts()
         effects = tables["temperature_effect"].filter(pl.col("model") == model[0]).to_dicts()
         sentences[str(model[0])] = [
             _length(rows[0], tables, edges),
@@ -124,16 +124,16 @@ def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:
 def closing_figures(tables: Tables) -> dict[str, tuple[list[str], list[list[str]]]]:
     """Per model: its temperatures, and a row for each main figure: its name, then value ± error at each temperature."""
     figures = {}
-    for model, rows in labelled(tables)["collapse_summary"].group_by("model", maintain_order=True):
-        each = rows.to_dicts()
+    for model, table in labelled(tables)["collapse_summary"].group_by("model", maintain_order=True):
+        rows = table.to_dicts()
         lines = [
-            [label, *(estimate(row, name) for row in each)]
+            [label, *(estimate(row, name) for row in rows)]
             for label, name in (
                 ("mean cosine", "cosine_mean"), ("collapse gap", "collapse_gap"),
                 ("prefix gap", "prefix_gap"), ("mean SOCM", "socm_mean"),
             )
         ]  # fmt: skip
-        figures[str(model[0])] = [row["temperature"] for row in each], lines
+        figures[str(model[0])] = [row["temperature"] for row in rows], lines
     return figures
 
 
@@ -219,9 +219,9 @@ def _with_collapse_gap(row: dict[str, Any], gap: str, probed: str, edges: Sequen
 
 def _exposed(tables: Tables, row: dict[str, Any], asked_by: str) -> list[dict[str, Any]]:
     """The rows of exposure among the most neighbours, by those who ask."""
-    if "exposure" not in tables or (every := _of(tables["exposure"], row)).is_empty():
+    if "exposure" not in tables or (exposures := _of(tables["exposure"], row)).is_empty():
         return []
-    rows: list[dict[str, Any]] = every.filter(
+    rows: list[dict[str, Any]] = exposures.filter(
         (pl.col("k") == pl.col("k").max()) & (pl.col("asked_by") == asked_by)
     ).to_dicts()
     return rows
@@ -247,14 +247,14 @@ def _exposures(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> lis
     """Which lengths fill the search results: one sentence for searches by the corpus's own texts, one for the queries."""
     sentences = []
     for asked_by in ("corpus", "queries"):
-        mine, found = _exposed(tables, row, asked_by), unfair(tables, row, asked_by)
-        if not mine:
+        rows, unfair_rows = _exposed(tables, row, asked_by), unfair(tables, row, asked_by)
+        if not rows:
             continue
-        k, queries = mine[0]["k"], mine[0]["queries"]
+        k, queries = rows[0]["k"], rows[0]["queries"]
         sampled = f"each of {queries:,} random texts" if queries < row["texts"] else "each text"
         asking = sampled if asked_by == "corpus" else "the query" if queries == 1 else f"{queries:,} queries"
         results = f"the {count(k, 'nearest text')} of {asking}" if k > 1 else f"the nearest text of {asking}"
-        if not found:
+        if not unfair_rows:
             sentences.append(
                 f"Search results ({results}) at {row['temperature']}: no length interval takes more or less than its share."
             )
@@ -262,7 +262,7 @@ def _exposures(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> lis
         parts = [
             f"texts of {interval_name(r['interval'], edges)} tokens are {share(r['texts_share'])} of the corpus and take "
             f"{share(r['slots_share'])} (exposure {with_error(r['exposure'], r['exposure_se_superpopulation'])})"
-            for r in sorted(found, key=lambda r: -abs(r["exposure"] - 1))[:2]
+            for r in sorted(unfair_rows, key=lambda r: -abs(r["exposure"] - 1))[:2]
         ]
         sentences.append(f"Search results ({results}) at {row['temperature']}: {'; '.join(parts)}.")
     return sentences
@@ -274,17 +274,17 @@ def thresholds(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> str:
     if not known:
         return ""
     same = [row for row in known if row["interval_a"] is not None and row["interval_a"] == row["interval_b"]]
-    every = known[0]
-    most = number(every["percentiles"]["99"])
-    told = f"Of {count(every['pairs'], 'random pair')} of texts one of a hundred reaches a cosine of {most}"
+    all_pairs = known[0]
+    most = number(all_pairs["percentiles"]["99"])
+    sentence = f"Of {count(all_pairs['pairs'], 'random pair')} of texts one of a hundred reaches a cosine of {most}"
     if len(same) > 1:
         low, high = (pick(same, key=lambda row: row["percentiles"]["99"]) for pick in (min, max))
-        told += (
+        sentence += (
             f": between two texts of {interval_name(low['interval_a'], edges)} tokens that is "
             f"{number(low['percentiles']['99'])}, between two of {interval_name(high['interval_a'], edges)} "
             f"{number(high['percentiles']['99'])}. A threshold in between means otherwise for one than for the other"
         )
-    return f"{told}."
+    return f"{sentence}."
 
 
 def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequence[int]) -> str:
@@ -302,30 +302,35 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
         f"{interval_name(edge, edges)} tokens"
         for edge in sorted(places)
     ]
-    told = f"Taken off the cosine, a line in the logarithm of a text's length would move exposure: {', '.join(moved)}"
+    sentence = f"Taken off the cosine, a line in the logarithm of a text's length would move exposure: {', '.join(moved)}"
     hubs = before[places[0]]["k_occurrence_skewness"], after[places[0]]["k_occurrence_skewness"]
     if None not in hubs:
-        told += f"; hubness {number(hubs[0])} becomes {number(hubs[1])}"
-    kept = [(edge, after[edge]["neighbours_kept"]) for edge in sorted(after) if after[edge]["neighbours_kept"] is not None]
-    if kept:
-        told += f"; texts of {interval_name(kept[0][0], edges)} tokens that search keep {share(kept[0][1])} of their nearest"
+        sentence += f"; hubness {number(hubs[0])} becomes {number(hubs[1])}"
+    kept_shares = [
+        (edge, after[edge]["neighbours_kept"]) for edge in sorted(after) if after[edge]["neighbours_kept"] is not None
+    ]
+    if kept_shares:
+        sentence += (
+            f"; texts of {interval_name(kept_shares[0][0], edges)} tokens that search keep {share(kept_shares[0][1])} of "
+            "their nearest"
+        )
     worst = places[0]
     fairer = abs(math.log(after[worst]["exposure"] or 1e-9)) < abs(math.log(before[worst]["exposure"] or 1e-9))
-    return f"{told}. {'No text is embedded again for it' if fairer else 'So it makes searches no fairer here'}."
+    return f"{sentence}. {'No text is embedded again for it' if fairer else 'So it makes searches no fairer here'}."
 
 
 def _effect(reference: dict[str, Any], row: dict[str, Any], effects: list[dict[str, Any]]) -> str:
-    found = {e["figure"]: e for e in effects if e["temperature"] == row["temperature"]}
+    changes = {e["figure"]: e for e in effects if e["temperature"] == row["temperature"]}
     by_state: dict[str, list[str]] = {"moved": [], "noise": [], "unknown": []}
     for figure, label in (
         ("collapse_gap", "the collapse gap"), ("prefix_gap", "the prefix gap"),
         ("cosine_mean", "mean cosine"), ("socm_mean", "mean SOCM"),
     ):  # fmt: skip
-        if figure in found:
-            state = finding(found[figure], "change")
+        if figure in changes:
+            state = finding(changes[figure], "change")
             moved = state in ("up", "down")
             by_state["moved" if moved else state].append(
-                f"{label} by {estimate(found[figure], 'change')}" if moved else label
+                f"{label} by {estimate(changes[figure], 'change')}" if moved else label
             )
     parts = [
         f"{start} {', '.join(by_state[key])}"

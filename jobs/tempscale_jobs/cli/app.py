@@ -23,9 +23,9 @@ from tempscale_jobs.urls import hidden
 class _Masking(TyperGroup):
     """The group of commands, whose own messages on wrong usage show no secret of an address."""
 
-    def make_context(self, *args: Any, **how: Any) -> Any:
+    def make_context(self, *args: Any, **options: Any) -> Any:
         with _masked_message():
-            return super().make_context(*args, **how)
+            return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
         with _masked_message():
@@ -55,8 +55,8 @@ _INTERRUPTED = 130
 """What typer makes of an interrupt outside a command's own work."""
 
 
-def _print_version(given: bool) -> None:
-    if given:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"tempscale {tempscale.__version__}")
         raise typer.Exit
 

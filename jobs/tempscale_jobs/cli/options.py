@@ -50,10 +50,10 @@ def configured(kind: type[Config], *more: inspect.Parameter) -> Callable[[Callab
 
     def decorate(function: Callable[..., int]) -> Callable[..., None]:
         @functools.wraps(function)
-        def command(**given: Any) -> None:
-            remember(given)
-            own = {parameter.name: given[parameter.name] for parameter in more if parameter is not CONFIG}
-            answer(lambda console: function(kind.read(given), console, **own))
+        def command(**arguments: Any) -> None:
+            remember(arguments)
+            extra_arguments = {parameter.name: arguments[parameter.name] for parameter in more if parameter is not CONFIG}
+            answer(lambda console: function(kind.read(arguments), console, **extra_arguments))
 
         described: Any = command
         described.__signature__ = inspect.Signature(parameters)
@@ -71,16 +71,16 @@ def _place(parameter: inspect.Parameter) -> int:
 
 def _options(kind: type[Command]) -> Iterator[inspect.Parameter]:
     for setting in settings(kind):
-        for one, field in setting.options:
-            value = one.kind or (bool if one.sets is not None else _value_type(field))
-            names = [one.flag] if one.alias is None else [one.flag, one.alias]
+        for spec, field in setting.options:
+            value = spec.kind or (bool if spec.sets is not None else _value_type(field))
+            names = [spec.flag] if spec.alias is None else [spec.flag, spec.alias]
             information = option(
-                one.panel, _help(one, field, value), *names, metavar=_metavar(one, field), show_default=False
+                spec.panel, _help(spec, field, value), *names, metavar=_metavar(spec, field), show_default=False
             )
-            if one.required:
-                yield _parameter(one.name, value, information, inspect.Parameter.empty)
+            if spec.required:
+                yield _parameter(spec.name, value, information, inspect.Parameter.empty)
             else:
-                yield _parameter(one.name, value | None, information, None)
+                yield _parameter(spec.name, value | None, information, None)
 
 
 def _value_type(field: FieldInfo) -> Any:
@@ -90,26 +90,26 @@ def _value_type(field: FieldInfo) -> Any:
     return str if get_origin(kind) is Literal else kind
 
 
-def _metavar(one: Option, field: FieldInfo) -> str | None:
-    if one.metavar is None and get_origin(field.annotation) is Literal:
+def _metavar(spec: Option, field: FieldInfo) -> str | None:
+    if spec.metavar is None and get_origin(field.annotation) is Literal:
         return "|".join(get_args(field.annotation))
-    return one.metavar
+    return spec.metavar
 
 
-def _help(one: Option, field: FieldInfo, kind: Any) -> str:
-    text = one.help or f"{field.description} {one.more}".strip()
+def _help(spec: Option, field: FieldInfo, kind: Any) -> str:
+    text = spec.help or f"{field.description} {spec.more}".strip()
     if get_origin(kind) is list:
         text += " Repeatable."
-    default = _default(one, field.default, kind)
+    default = _default(spec, field.default, kind)
     return f"{text.removesuffix('.')} (default: {default})." if default else text
 
 
-def _default(one: Option, value: Any, kind: Any) -> str:
+def _default(spec: Option, value: Any, kind: Any) -> str:
     """The default of a field as its option would give it; empty where there is none, or none that an option could give."""
     if isinstance(value, bool):
-        yes, _, no = one.flag.partition("/")
+        yes, _, no = spec.flag.partition("/")
         return yes if value else no
     if isinstance(value, list):
         between = {str: ",", list[float]: " "}.get(kind)
         return "" if between is None or any(isinstance(part, dict) for part in value) else between.join(map(str, value))
-    return str(value) if isinstance(value, (int, float, str)) and one.sets is None else ""
+    return str(value) if isinstance(value, (int, float, str)) and spec.sets is None else ""

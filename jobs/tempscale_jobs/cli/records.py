@@ -96,25 +96,26 @@ def export(
         for side in [""] if saved is None else sides(saved.correction):
             repositories[side] = f"{push}-{side}".rstrip("-")
             hub.check(repositories[side])  # Before anything is computed.
-    done = fold_and_write(model or default_model(), value, out, saved, measured or ())
+    checkpoint = fold_and_write(model or default_model(), value, out, saved, measured or ())
     if saved is not None:
-        folders = ", ".join(f"{done.folder}/{side}".rstrip("/") for side in done.sides)
+        folders = ", ".join(f"{checkpoint.folder}/{side}".rstrip("/") for side in checkpoint.sides)
         _say(
             f"checkpoint: {folders}\n"
-            f"  correction {saved.correction.canonical}, {done.dtype}; largest difference from correcting embeddings: "
-            f"{done.difference:.1g}\n"
+            f"  correction {saved.correction.canonical}, {checkpoint.dtype}; largest difference from correcting embeddings: "
+            f"{checkpoint.difference:.1g}\n"
             "  compare vectors by the inner product"
         )
     else:
         _say(
-            f"checkpoint: {done.folder}\n"
-            f"  temperature {value.canonical}, {done.dtype}; largest difference from attaching it: {done.difference:.1g}\n"
+            f"checkpoint: {checkpoint.folder}\n"
+            f"  temperature {value.canonical}, {checkpoint.dtype}; largest difference from attaching it: "
+            f"{checkpoint.difference:.1g}\n"
             + ("" if value.is_foldable else "  no weight can express it: load the folder with tempscale.load\n")
             + "  embed queries and the whole index again, together: vectors of the two models do not mix"
         )
     for side, name in repositories.items():
         what = value.canonical if saved is None else saved.correction.canonical
-        _say(f"  pushed to {hub.push(name, f'{done.folder}/{side}'.rstrip('/'), f'tempscale export: {what}', public)}")
+        _say(f"  pushed to {hub.push(name, f'{checkpoint.folder}/{side}'.rstrip('/'), f'tempscale export: {what}', public)}")
 
 
 @app.command(
@@ -162,18 +163,18 @@ def history(
         _say(f"accepted: the night of {row['night']} (run {row['run']}); later nights are compared with it")
         return
     if keep is not None:
-        gone = night.prune_record(storage, None, keep)
-        _say(f"the embeddings of {len(gone)} nights removed: {', '.join(gone)}" if gone else "nothing to remove")
+        removed = night.prune_record(storage, None, keep)
+        _say(f"the embeddings of {len(removed)} nights removed: {', '.join(removed)}" if removed else "nothing to remove")
         return
-    found, damaged = record.read(storage)
+    nights, damaged = record.read(storage)
     for sentence in record.damage_in_words(damaged, storage):
         _say(sentence)
-    if found.is_empty():
+    if nights.is_empty():
         raise UsageError(f"the record in '{masked(storage.root)}' holds no run that can be read")
-    print_table(screen(), page.heads(), page.table(found, last))
-    for line in page.reasons(found, last):
+    print_table(screen(), page.heads(), page.table(nights, last))
+    for line in page.reasons(nights, last):
         screen().print(line, highlight=False, soft_wrap=True, markup=False)
-    storage.write("history.html", page.render(found).html.encode())
+    storage.write("history.html", page.render(nights).html.encode())
     place = Storage(storage.root).path("history.html") if storage.is_local else f"{masked(storage.root)}/history.html"
     screen().print(f"\ndrawn   {place}", highlight=False, soft_wrap=True, markup=False)
 
@@ -199,20 +200,20 @@ def compare(
     from tempscale_jobs.urls import masked
 
     with Screen(stderr=True).status("comparing"):
-        found = comparing.compare(run_a, run_b)
+        comparison = comparing.compare(run_a, run_b)
     paper = screen()
-    for line in sentences.sentences(found):
+    for line in sentences.sentences(comparison):
         paper.print(f"• {line}", highlight=False, soft_wrap=True, markup=False)
-    for name, lines in sentences.figure_lines(found):
+    for name, lines in sentences.figure_lines(comparison):
         print_table(paper, (name, "A", "B", "change", "on the same texts"), lines)
     intervals = ("where the mean moved, tokens", "pairs", "cosine A", "B", "change", "by cosines", "by lengths")
     texts = ("texts that moved most", "words", "tokens", "mean cosine to all, A", "B", "change")
-    for heads, parts in ((intervals, sentences.interval_lines(found)), (texts, sentences.text_lines(found))):
+    for heads, parts in ((intervals, sentences.interval_lines(comparison)), (texts, sentences.text_lines(comparison))):
         for name, lines in parts:
             if lines:
-                print_table(paper, heads if len(found.pairs) == 1 else (f"{name}: {heads[0]}", *heads[1:]), lines)
+                print_table(paper, heads if len(comparison.pairs) == 1 else (f"{name}: {heads[0]}", *heads[1:]), lines)
     if out is not None:
-        found.write(out)
+        comparison.write(out)
         paper.print(f"\ntables  {masked(out)}/", highlight=False, soft_wrap=True, markup=False)
 
 

@@ -38,14 +38,14 @@ def answered(command: Callable[Parameters, None]) -> Callable[Parameters, None]:
     """The same command, run by `answer`."""
 
     @functools.wraps(command)
-    def run(*args: Parameters.args, **given: Parameters.kwargs) -> None:
+    def run(*args: Parameters.args, **options: Parameters.kwargs) -> None:
         from tempscale_jobs.errors import Damaged, UsageError
 
-        remember(given)
+        remember(options)
 
         def read(_: Console) -> None:
             try:
-                command(*args, **given)
+                command(*args, **options)
             except Damaged as error:  # These commands only read runs, so that they would fail again.
                 raise UsageError(f"{error}; the command that made the run makes that file again") from None
 

@@ -80,11 +80,11 @@ def submit(
         if parsed is None:
             mistake = f"tempscale {name} does not run as a job" if name else "no command is given"
             raise UsageError(f"{mistake}; submit one of {', '.join(COMMANDS)}: tempscale submit -- audit nightly.toml")
-        sent = read(parsed, night, working_dir, image_code)
-        from tempscale_jobs.submit.watch import Manner
+        submission = read(parsed, night, working_dir, image_code)
+        from tempscale_jobs.submit.watch import SubmitOptions
         from tempscale_jobs.submit.watch import submit as submit_job
 
-        return submit_job(sent, address, console, Manner(detach, again, join))
+        return submit_job(submission, address, console, SubmitOptions(detach, again, join))
 
     answer(send)
 

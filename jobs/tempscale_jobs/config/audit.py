@@ -204,16 +204,16 @@ class AuditConfig(Command):
 
     @model_validator(mode="after")
     def _own_embeddings_have_no_model(self) -> AuditConfig:
-        own = self.corpus.embedding_column is not None
-        if self.queries is not None and (self.queries.embedding_column is not None) != own:
+        has_embeddings = self.corpus.embedding_column is not None
+        if self.queries is not None and (self.queries.embedding_column is not None) != has_embeddings:
             raise ValueError(
                 "the corpus comes as embeddings and the queries as texts: name the column of the queries' embeddings by "
                 "--queries-embedding-column (queries.embedding_column)"
-                if own
+                if has_embeddings
                 else "the queries come as embeddings and the corpus as texts: name the column of the corpus's embeddings by "
                 "--embedding-column (corpus.embedding_column), or give the queries' texts alone"
             )
-        if not own:
+        if not has_embeddings:
             return self
         if self.embedding.models or "temperatures" in self.embedding.model_fields_set:
             raise ValueError("embeddings of your own have neither model nor temperature; leave out --model and --tau")
@@ -247,10 +247,13 @@ class AuditConfig(Command):
         """The same with the night's date in place of {night}, and with the folder of its record."""
         night = self.night or datetime.datetime.now(datetime.UTC).date().isoformat()
         history = filled(history_folder(self.record, self.out), night)
-        read = {name: own for name in ("corpus", "queries") if (own := getattr(self, name)) is not None}
-        dated = NIGHT in self.out or any(NIGHT in own.source for own in read.values())
+        sections = {name: section for name in ("corpus", "queries") if (section := getattr(self, name)) is not None}
+        dated = NIGHT in self.out or any(NIGHT in section.source for section in sections.values())
         return self.model_copy(
-            update={name: own.model_copy(update={"source": filled(own.source, night)}) for name, own in read.items()}
+            update={
+                name: section.model_copy(update={"source": filled(section.source, night)})
+                for name, section in sections.items()
+            }
             | {
                 "out": filled(self.out, night),
                 "night": night if dated else self.night,
@@ -271,8 +274,8 @@ def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(corpus, dict) or not isinstance(analysis, dict) or corpus.keys() & {"source", "sample", "limit"}:
         return data
     # --paper has a sample of its own.
-    given = analysis.keys() & {*_HOW_MANY, "probe_se"} or analysis.get("socm_regularization")
-    sizes = {} if given else QUICK_START["analysis"]
+    has_sizes = analysis.keys() & {*_HOW_MANY, "probe_se"} or analysis.get("socm_regularization")
+    sizes = {} if has_sizes else QUICK_START["analysis"]
     return data | {"corpus": QUICK_START["corpus"] | corpus, "analysis": sizes | analysis}
 
 

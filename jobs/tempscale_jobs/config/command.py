@@ -58,12 +58,12 @@ class Command(Strict):
         """The data of the file with the options laid over it."""
         file = parameters.get("config")
         data = {} if file is None else read_toml(str(file))
-        given = [(setting, value) for setting in settings(cls) if (value := setting.value(parameters)) is not None]
-        for setting, _ in given:
+        overrides = [(setting, value) for setting in settings(cls) if (value := setting.value(parameters)) is not None]
+        for setting, _ in overrides:
             for option, _ in setting.options:
                 if option.excludes is not None and isinstance(section := data.get(setting.path[0]), dict):
                     section.pop(option.excludes, None)
-        for setting, value in given:
+        for setting, value in overrides:
             lay_over(data, setting.path, value)
         return data
 
@@ -79,11 +79,11 @@ class Command(Strict):
 
     def identity(self) -> dict[str, Any]:
         """All that decides the tables, as plain data."""
-        found = self.model_dump(mode="json", exclude=set(self.outside_identity))
-        for section in found.values():
+        data = self.model_dump(mode="json", exclude=set(self.outside_identity))
+        for section in data.values():
             if isinstance(section, dict):  # It decides whether there are tables, not what is in them.
                 section.pop("max_rejected", None)
-        return found
+        return data
 
     def temperatures(self) -> list[Temperature]:
         """The temperatures in the order given; the first is the reference."""
@@ -94,6 +94,6 @@ def declared(name: str) -> type[Command] | None:
     """The configuration of a command, which the module of its name declares; None if there is no such command."""
     if name not in {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}:
         return None
-    found = vars(importlib.import_module(f"{__package__}.{name}")).values()
-    commands = (own for own in found if isinstance(own, type) and issubclass(own, Command))
-    return next((own for own in commands if vars(own).get("command") == name), None)
+    members = vars(importlib.import_module(f"{__package__}.{name}")).values()
+    commands = (member for member in members if isinstance(member, type) and issubclass(member, Command))
+    return next((command for command in commands if vars(command).get("command") == name), None)

@@ -77,8 +77,8 @@ class CorrectConfig(Command):
 
     def identity(self) -> dict[str, Any]:
         """All that decides the result; the correction by its content."""
-        found = super().identity() | {"correction": self.saved.correction.digest}
-        return {name: value for name, value in found.items() if name not in ("fitted_on", "model")}
+        settings = super().identity() | {"correction": self.saved.correction.digest}
+        return {name: value for name, value in settings.items() if name not in ("fitted_on", "model")}
 
     def temperatures(self) -> list[Temperature]:
         """None: no model runs."""

@@ -69,10 +69,10 @@ class OwnTask(Strict):
 
     @model_validator(mode="after")
     def _files_fit(self) -> OwnTask:
-        wanted = _FILES[self.type]
+        files = _FILES[self.type]
         for name in ("source", "corpus", "queries", "qrels"):
-            if (getattr(self, name) is None) == (name in wanted):
-                verb = "needs" if name in wanted else "has no"
+            if (getattr(self, name) is None) == (name in files):
+                verb = "needs" if name in files else "has no"
                 raise ValueError(f"task '{self.name}': {self.type} {verb} {name}")
         for name in ("texts_per_interval", "windows"):
             if getattr(self, name) and self.type != "classification":
@@ -117,29 +117,29 @@ def _only(folder: str, name: str) -> str:
         matches: list[str] = []
         for pattern in names:
             matches = matches or fs.glob(f"{glob.escape(path)}/{pattern}")
-        found = [str(fs.unstrip_protocol(file)) if "://" in folder else str(file) for file in matches]
+        paths = [str(fs.unstrip_protocol(file)) if "://" in folder else str(file) for file in matches]
     except (ImportError, ValueError, OSError) as error:
         if (module := missing(error)) is not None:
             raise UsageError(needs(f"--task retrieval:{masked(folder)}", module)) from None
         raise UsageError(f"--task retrieval:{masked(folder)} cannot be opened: {reason(error, folder)}") from None
-    if len(found) != 1:
-        number = "no such file" if not found else f"{len(found)} of them"
+    if len(paths) != 1:
+        number = "no such file" if not paths else f"{len(paths)} of them"
         raise UsageError(
             f"--task retrieval:{masked(folder)}: the folder must hold one file {name}.* (Parquet, JSONL, CSV or TSV), and "
             f"there is {number}"
         )
-    return found[0]
+    return paths[0]
 
 
 def read_backbones(texts: list[str]) -> dict[str, str]:
     """The models and backbones that --backbone gives."""
-    found: dict[str, str] = {}
+    backbones: dict[str, str] = {}
     for text in texts:
         model, _, backbone = text.partition("=")
         if not model or not backbone:
             raise UsageError(f"--backbone '{text}' is not of the form MODEL=BACKBONE")
-        found[model] = backbone
-    return found
+        backbones[model] = backbone
+    return backbones
 
 
 def task_names(tasks: list[str | OwnTask]) -> list[str]:
@@ -179,11 +179,11 @@ class Scoring(Models):
 
 def canonical_recipes(recipes: list[str]) -> list[str]:
     """The canonical texts of corrections; raises for one that there is not, and for one that is given twice."""
-    found = [Recipe.of(text).canonical for text in recipes]
-    twice = sorted({text for text in found if found.count(text) > 1})
+    texts = [Recipe.of(text).canonical for text in recipes]
+    twice = sorted({text for text in texts if texts.count(text) > 1})
     if twice:
         raise ValueError(f"the correction {twice[0]} is given twice")
-    return found
+    return texts
 
 
 class Corrected(Strict):

@@ -34,18 +34,18 @@ def load(path: str, of: str | None = None) -> Saved:
     """
     data = _read(path)
     model = data.get("model", {})
-    every = data.get("corrections", [data])
-    if not isinstance(every, list) or not every or not all(isinstance(one, Mapping) for one in every):
+    entries = data.get("corrections", [data])
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise UsageError(f"--correction '{masked(path)}' holds no correction")
-    named = {_name(one): one for one in every}
-    if of is None and len(every) > 1:
+    named = {_name(entry): entry for entry in entries}
+    if of is None and len(entries) > 1:
         raise UsageError(
-            f"--correction '{masked(path)}' holds {len(every)} corrections; name one by --fitted-on: {', '.join(named)}"
+            f"--correction '{masked(path)}' holds {len(entries)} corrections; name one by --fitted-on: {', '.join(named)}"
         )
     if of is not None and of not in named:
         raise UsageError(f"--fitted-on '{of}': --correction '{masked(path)}' has none of it; it has {', '.join(named)}")
     try:
-        return Saved(Correction.of(every[0] if of is None else named[of]), model if isinstance(model, Mapping) else {})
+        return Saved(Correction.of(entries[0] if of is None else named[of]), model if isinstance(model, Mapping) else {})
     except CorrectionError as error:
         raise UsageError(f"--correction '{masked(path)}': {error}") from None
 

@@ -52,12 +52,12 @@ class Threshold:
         Raises:
             ValueError: it is of another form, names no figure, or its limit is no finite number.
         """
-        found = _THRESHOLD.fullmatch(text)
-        if found is None:
+        match = _THRESHOLD.fullmatch(text)
+        if match is None:
             raise ValueError(
                 f"'{_shortened(text)}' is not of the form FIGURE <= NUMBER (or <, >=, >), such as collapse_gap <= 0.15"
             )
-        figure, relation, limit = found.groups()
+        figure, relation, limit = match.groups()
         if figure not in FIGURES:
             raise ValueError(f"'{_shortened(text)}' names no figure of collapse_summary; there are {', '.join(FIGURES)}")
         if math.isinf(float(limit)):

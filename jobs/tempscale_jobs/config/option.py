@@ -66,15 +66,15 @@ class Setting(NamedTuple):
 
     def typed(self, parameters: dict[str, Any]) -> dict[str, list[str]]:
         """Its options as words of a command line, by option, from the parameters of a command; without those not given."""
-        found: dict[str, list[str]] = {}
+        words: dict[str, list[str]] = {}
         for option, _ in self.options:
             value = parameters.get(option.name)
             if isinstance(value, bool):
                 if value or "/" in option.flag:
-                    found[option.typed] = [option.flag.split("/")[0 if value else -1]]
+                    words[option.typed] = [option.flag.split("/")[0 if value else -1]]
             elif value is not None and (values := list(value) if isinstance(value, (list, tuple)) else [value]):
-                found[option.typed] = [word for one in values for word in (option.typed, str(one))]
-        return found
+                words[option.typed] = [word for item in values for word in (option.typed, str(item))]
+        return words
 
     def value(self, parameters: dict[str, Any]) -> Any:
         """Its value from the parameters of a command; None where none of its options is given."""
@@ -92,18 +92,18 @@ class Setting(NamedTuple):
 
 def settings(config: type[BaseModel]) -> list[Setting]:
     """The fields of a configuration that a command has options for, those of sections by their path."""
-    found = []
+    all_settings = []
     for name, field in config.model_fields.items():
         inner = [
             one._replace(path=(name, *one.path)) for section in _sections(field.annotation) for one in settings(section)
         ]
-        own = [(option, field) for option in field.metadata if isinstance(option, Option)]
-        if own:  # The options of a list's elements are given with those of the list.
-            found.append(Setting((name,), (*own, *(pair for one in inner for pair in one.options)), field))
+        options = [(option, field) for option in field.metadata if isinstance(option, Option)]
+        if options:  # The options of a list's elements are given with those of the list.
+            all_settings.append(Setting((name,), (*options, *(pair for one in inner for pair in one.options)), field))
         else:
-            found += inner
+            all_settings += inner
     without: frozenset[str] = getattr(config, "without_option", frozenset())
-    return [setting for setting in found if ".".join(setting.path) not in without]
+    return [setting for setting in all_settings if ".".join(setting.path) not in without]
 
 
 def setting_at(config: type[BaseModel], path: tuple[str, ...]) -> Setting | None:

@@ -109,9 +109,9 @@ class Corpus(Strict):
     @model_validator(mode="after")
     def _belongs_to_embeddings(self) -> Corpus:
         if self.embedding_column is None:
-            given = [name for name in ("length_column", "dims", "bits", "scale") if name in self.model_fields_set]
-            if given:
-                raise ValueError(f"{given[0]} belongs to embedding_column; give both")
+            names = [name for name in ("length_column", "dims", "bits", "scale") if name in self.model_fields_set]
+            if names:
+                raise ValueError(f"{names[0]} belongs to embedding_column; give both")
         return self
 
     @model_validator(mode="after")

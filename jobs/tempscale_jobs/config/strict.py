@@ -73,8 +73,8 @@ def _sentence(kind: type[BaseModel], problem: Any) -> str:
     if problem["type"] == "value_error":
         return f"{field}: {message}"
     try:
-        given = repr(problem["input"])
+        value = repr(problem["input"])
     except RecursionError:  # Thousands of tables in one another, which TOML writes as one dotted key.
-        given = "tables nested too deeply to be shown"
-    given = given if len(given) <= _LONGEST_ECHO else f"{given[:_LONGEST_ECHO]}…"
-    return f"{field} = {given}: {message[0].lower()}{message[1:]}"
+        value = "tables nested too deeply to be shown"
+    value = value if len(value) <= _LONGEST_ECHO else f"{value[:_LONGEST_ECHO]}…"
+    return f"{field} = {value}: {message[0].lower()}{message[1:]}"

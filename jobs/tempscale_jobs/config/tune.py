@@ -196,15 +196,16 @@ class TuneConfig(Command):
         """The same with the default candidates for a model's window; candidates that were given stay."""
         if "temperatures" in self.embedding.model_fields_set:
             return self
-        own = self.embedding.model_copy(update={"temperatures": default_candidates(window)})
-        return self.model_copy(update={"embedding": own})
+        embedding = self.embedding.model_copy(update={"temperatures": default_candidates(window)})
+        return self.model_copy(update={"embedding": embedding})
 
     def _shared(self, candidates: list[Temperature]) -> dict[str, Any]:
-        own = self.embedding
+        embedding = self.embedding
         return {
             "out": f"{self.out.rstrip('/')}/measured", "seed": self.seed,
             "embedding": {
-                "models": own.models, "temperatures": [t.tau if t.tau is not None else t.as_data() for t in candidates],
-                "max_length": own.max_length, "prompts": own.prompts, "precision": own.precision,
+                "models": embedding.models,
+                "temperatures": [t.tau if t.tau is not None else t.as_data() for t in candidates],
+                "max_length": embedding.max_length, "prompts": embedding.prompts, "precision": embedding.precision,
             },
         }  # fmt: skip

@@ -27,11 +27,11 @@ def repeated(storage: Storage, units: Sequence[int], share: tuple[int, int], nam
 
     `share` is (k, n): partition k of n. Returns the number of such rows by unit.
     """
-    every = _equal(storage, units, share)
-    gone = every.table.filter(pa.array((every.before > 0) & ~every.of_content))
-    if gone.num_rows:
-        storage.write_table(name, gone.select(["unit", "row"]))
-    counts = np.unique(gone.column("unit").to_numpy(), return_counts=True)
+    partition = _equal(storage, units, share)
+    repeated_rows = partition.table.filter(pa.array((partition.before > 0) & ~partition.of_content))
+    if repeated_rows.num_rows:
+        storage.write_table(name, repeated_rows.select(["unit", "row"]))
+    counts = np.unique(repeated_rows.column("unit").to_numpy(), return_counts=True)
     return {int(unit): int(count) for unit, count in zip(*counts, strict=True)}
 
 
@@ -43,16 +43,16 @@ class Draw(NamedTuple):
 
 
 def copies(storage: Storage, units: Sequence[int], draw: Draw, share: tuple[int, int], name: str) -> None:
-    """Write which rows without ids a sample may take though an earlier row has their content, in one partition of all.
+    """Write, for one partition, the rows without ids that a sample may take though an earlier row has their content.
 
-    They are at most as many as the sample has, those of smallest keyed hash.
+    They are those of smallest keyed hash, at most as many as the sample has.
     """
-    every = _equal(storage, units, share)
-    again = np.flatnonzero((every.before > 0) & every.of_content)
-    table = every.table.take(pa.array(again))
-    digests, before = table.column("digest").to_pylist(), every.before[again].tolist()
-    names = (sample_key(digest, "", number) for digest, number in zip(digests, before, strict=True))
-    keys = pa.array([keyed_hash(one, draw.seed) for one in names], pa.uint64())
+    partition = _equal(storage, units, share)
+    copy_rows = np.flatnonzero((partition.before > 0) & partition.of_content)
+    table = partition.table.take(pa.array(copy_rows))
+    digests, before = table.column("digest").to_pylist(), partition.before[copy_rows].tolist()
+    row_names = (sample_key(digest, "", number) for digest, number in zip(digests, before, strict=True))
+    keys = pa.array([keyed_hash(row_name, draw.seed) for row_name in row_names], pa.uint64())
     table = table.add_column(0, "key", keys).sort_by([("key", "ascending"), *_BY_PLACE])
     storage.write_table(name, table.slice(0, draw.size).combine_chunks())
 
@@ -72,24 +72,24 @@ def _equal(storage: Storage, units: Sequence[int], share: tuple[int, int]) -> _E
     low, end = _range(*share)
     read = {unit: storage.read_range(ids_of(unit), "digest", low, end, columns=["digest", "row"]) for unit in units}
     numbered = [rows.append_column("unit", pa.array(np.full(len(rows), unit, np.int32))) for unit, rows in read.items()]
-    found = pa.concat_tables(numbered)
-    head, tail = _halves(found)
-    unit, row = (found.column(column).to_numpy() for column in ("unit", "row"))
+    table = pa.concat_tables(numbered)
+    head, tail = _halves(table)
+    unit, row = (table.column(column).to_numpy() for column in ("unit", "row"))
     order = np.lexsort((row, unit, tail, head))
     head, tail = head[order], tail[order]
     same = np.zeros(len(order), dtype=bool)
     same[1:] = (head[1:] == head[:-1]) & (tail[1:] == tail[:-1])
     place = np.arange(len(order))
     before = place - np.maximum.accumulate(np.where(same, 0, place))
-    return _Equal(found.take(pa.array(order)), before, (tail & 1).astype(bool))
+    return _Equal(table.take(pa.array(order)), before, (tail & 1).astype(bool))
 
 
 def _first_of_equal(table: pa.Table) -> np.ndarray:
     """Whether each row is the first of those with its key and digest, which are neighbours."""
     keys, digests = table.column("key").to_numpy(), digests_of(table)
-    found = np.ones(len(keys), dtype=bool)
-    found[1:] = (keys[1:] != keys[:-1]) | (digests[1:] != digests[:-1]).any(1)
-    return found
+    is_first = np.ones(len(keys), dtype=bool)
+    is_first[1:] = (keys[1:] != keys[:-1]) | (digests[1:] != digests[:-1]).any(1)
+    return is_first
 
 
 def _range(number: int, count: int) -> tuple[bytes | None, bytes | None]:
@@ -120,9 +120,9 @@ def rows_by_unit(storage: Storage, names: Sequence[str]) -> dict[int, np.ndarray
     """The sorted rows of each unit in tables of (unit, row)."""
     if not names:
         return {}
-    both = pa.concat_tables([storage.read_table(name) for name in names])
-    unit, row = (both.column(name).to_numpy() for name in ("unit", "row"))
-    return {int(own): np.sort(row[unit == own]) for own in np.unique(unit)}
+    table = pa.concat_tables([storage.read_table(name) for name in names])
+    unit, row = (table.column(name).to_numpy() for name in ("unit", "row"))
+    return {int(number): np.sort(row[unit == number]) for number in np.unique(unit)}
 
 
 def sampled(
@@ -133,17 +133,19 @@ def sampled(
     `other` are the tables of the repeated rows, which are left out, and those of `copies`. Returns the number of drawn rows
     by unit. Rows of equal hash are taken by their digest.
     """
-    gone, copied = other
-    least = pa.concat_tables([_DRAWN.empty_table(), *(storage.read_table(one).select(_DRAWN.names) for one in copied)])
-    repeated_rows, nothing = rows_by_unit(storage, gone), np.zeros(0, np.int32)
+    repeated_tables, copy_tables = other
+    drawn = pa.concat_tables(
+        [_DRAWN.empty_table(), *(storage.read_table(file).select(_DRAWN.names) for file in copy_tables)]
+    )
+    repeated_rows, nothing = rows_by_unit(storage, repeated_tables), np.zeros(0, np.int32)
     for unit in units:
-        own = storage.read_table(candidates_of(unit))
-        own = own.filter(pa.array(~np.isin(own.column("row").to_numpy(), repeated_rows.get(unit, nothing))))
-        both = pa.concat_tables([least, own.append_column("unit", pa.array(np.full(own.num_rows, unit), pa.int32()))])
-        both = both.sort_by([("key", "ascending"), *_BY_PLACE])
+        rows = storage.read_table(candidates_of(unit))
+        rows = rows.filter(pa.array(~np.isin(rows.column("row").to_numpy(), repeated_rows.get(unit, nothing))))
+        merged = pa.concat_tables([drawn, rows.append_column("unit", pa.array(np.full(rows.num_rows, unit), pa.int32()))])
+        merged = merged.sort_by([("key", "ascending"), *_BY_PLACE])
         # Of equal contents in several units the first is meant; the others are among the copies, under other keys.
-        least = both.filter(pa.array(_first_of_equal(both))).slice(0, size).combine_chunks()
-    found = least.select(["unit", "row"]).sort_by([("unit", "ascending"), ("row", "ascending")])
-    storage.write_table(name, found)
-    counts = np.unique(found.column("unit").to_numpy(), return_counts=True)
-    return {int(own): int(count) for own, count in zip(*counts, strict=True)}
+        drawn = merged.filter(pa.array(_first_of_equal(merged))).slice(0, size).combine_chunks()
+    places = drawn.select(["unit", "row"]).sort_by([("unit", "ascending"), ("row", "ascending")])
+    storage.write_table(name, places)
+    counts = np.unique(places.column("unit").to_numpy(), return_counts=True)
+    return {int(number): int(count) for number, count in zip(*counts, strict=True)}

@@ -52,7 +52,7 @@ class Listing(NamedTuple):
     folders: bool
     """Whether folders are in it."""
     root: str
-    """The folder that all of it is below."""
+    """The folder that holds all of it."""
 
 
 def of_folder(fs: Any, root: str) -> Listing:
@@ -65,8 +65,8 @@ def of_folder(fs: Any, root: str) -> Listing:
     local = isinstance(fs, LocalFileSystem)
     paths = [] if local else fs.find(root)
     entries = list(_local(root, None, ()) if local else _visible(root, ((path, "file") for path in paths), ()))
-    found = _listing(root, entries, lambda path: suffix(path) in KINDS)
-    _check_no_table(fs, found, None if local else _tables(paths))
+    listing = _listing(root, entries, lambda path: suffix(path) in KINDS)
+    _check_no_table(fs, listing, None if local else _tables(paths))
     names = {path[len(root.rstrip("/")) + 1 :] for path, what, _ in entries if what == "file"}
     if _SPLITS in names:
         splits = ", ".join(_strings(fs, f"{root}/{_SPLITS}", "splits"))
@@ -74,8 +74,8 @@ def of_folder(fs: Any, root: str) -> Listing:
     if names >= _SAVED:
         files = _strings(fs, f"{root}/state.json", "_data_files")
         _check_saved(fs, root, files, names)
-        return found._replace(files=[f"{root}/{name}" for name in files])
-    return found
+        return listing._replace(files=[f"{root}/{name}" for name in files])
+    return listing
 
 
 def of_glob(fs: Any, pattern: str) -> Listing:
@@ -84,14 +84,14 @@ def of_glob(fs: Any, pattern: str) -> Listing:
     if isinstance(fs, LocalFileSystem) and fs.isdir(root):
         depth = None if "**" in parts else len(parts)
         matches, begin = re.compile(glob_translate("/".join(parts))).match, len(root.rstrip("/")) + 1
-        found = _listing(root, _local(root, depth, parts), lambda path: matches(path[begin:]) is not None)
-        _check_no_table(fs, found)
-        return found._replace(hidden=[path for path in found.hidden if depth is None or matches(path[begin:])])
+        listing = _listing(root, _local(root, depth, parts), lambda path: matches(path[begin:]) is not None)
+        _check_no_table(fs, listing)
+        return listing._replace(hidden=[path for path in listing.hidden if depth is None or matches(path[begin:])])
     matched = fs.glob("/".join((glob.escape(root), *parts)), detail=True)
     kinds = {path: "folder" if facts["type"] == "directory" else "file" for path, facts in matched.items()}
-    found = _listing(root, _visible(root, kinds.items(), parts), lambda path: True)
-    _check_no_table(fs, found)
-    return found
+    listing = _listing(root, _visible(root, kinds.items(), parts), lambda path: True)
+    _check_no_table(fs, listing)
+    return listing
 
 
 def is_below(file: str, folders: Iterable[str | os.PathLike[str]]) -> bool:
@@ -103,40 +103,41 @@ def is_below(file: str, folders: Iterable[str | os.PathLike[str]]) -> bool:
 def roots(folder: str | os.PathLike[str]) -> list[Path]:
     """The folders in which a folder's files may be: also the hub's cache, whose snapshots are links to its blobs."""
     real = Path(folder).resolve()
-    caches = (one.parent.parent for one in (real, *real.parents) if one.parent.name == "snapshots")
+    caches = (path.parent.parent for path in (real, *real.parents) if path.parent.name == "snapshots")
     return [real, *(cache / "blobs" for cache in caches)]
 
 
 def _literal(fs: Any, pattern: str) -> tuple[str, list[str]]:
-    """The longest folder that is where a pattern begins, and the parts that follow."""
-    parts, known = pattern.split("/"), 0
-    while known < len(parts) - 1:
-        if _MAGIC.search(parts[known]) and not fs.isdir("/".join(parts[: known + 1])):
+    """The longest existing folder that a pattern begins with, and the parts that follow."""
+    parts, count = pattern.split("/"), 0
+    while count < len(parts) - 1:
+        if _MAGIC.search(parts[count]) and not fs.isdir("/".join(parts[: count + 1])):
             break
-        known += 1
-    return "/".join(parts[:known]) or "/", parts[known:]
+        count += 1
+    return "/".join(parts[:count]) or "/", parts[count:]
 
 
-def _listing(root: str, entries: Iterable[Entry], chosen: Callable[[str], bool]) -> Listing:
+def _listing(root: str, entries: Iterable[Entry], is_data: Callable[[str], bool]) -> Listing:
     files, hidden, again, folders = list[Entry](), list[str](), list[str](), False
     for entry in entries:
         if entry.what == "hidden":
             hidden.append(entry.path)
-        elif chosen(entry.path):
+        elif is_data(entry.path):
             folders = folders or entry.what == "folder"
             files += [entry] if entry.what == "file" else []
-    kept = dict[str, str]()
+    path_by_real = dict[str, str]()
     # A file's own path before links to it, whatever their names.
     for path, _, real in sorted(files, key=lambda entry: (entry.path != entry.real, entry.path)):
-        if kept.setdefault(real, path) != path:
+        if path_by_real.setdefault(real, path) != path:
             again.append(path)
-    return Listing(sorted(kept.values()), sorted(hidden), sorted(again), folders, root)
+    return Listing(sorted(path_by_real.values()), sorted(hidden), sorted(again), folders, root)
 
 
 def _local(root: str, depth: int | None, parts: Sequence[str]) -> Iterator[Entry]:
     """The names below a folder of this machine, so many folders deep; links are followed.
 
-    Of a folder, none below is entered twice. A pattern may match only one of its paths: there, none is entered from itself.
+    Without a pattern no folder is entered twice. A pattern may match only one of a folder's paths: with one, no folder is
+    entered from itself.
     """
     start: tuple[str, tuple[str, ...]] = (root, ())
     folders, links, entered = deque([start]), deque[tuple[str, tuple[str, ...]]](), set[str]()
@@ -148,8 +149,8 @@ def _local(root: str, depth: int | None, parts: Sequence[str]) -> Iterator[Entry
         entered.add(real)
         above = (*above, real)
         with os.scandir(folder) as scanned:
-            inside = sorted(scanned, key=lambda entry: entry.name)
-        for entry in inside:
+            entries = sorted(scanned, key=lambda entry: entry.name)
+        for entry in entries:
             name, path, is_link = entry.name, os.path.join(folder, entry.name), entry.is_symlink()
             is_folder = os.path.isdir(path) if is_link else entry.is_dir()  # A link may lead to itself.
             if _is_hidden(name, parts):
@@ -163,10 +164,10 @@ def _local(root: str, depth: int | None, parts: Sequence[str]) -> Iterator[Entry
                 yield Entry(path, "file", os.path.realpath(path) if is_link else os.path.join(real, name))
 
 
-def _visible(root: str, found: Iterable[tuple[str, str]], parts: Sequence[str]) -> Iterator[Entry]:
+def _visible(root: str, paths: Iterable[tuple[str, str]], parts: Sequence[str]) -> Iterator[Entry]:
     """Paths of a file system without links; of what is below a hidden name, only that name."""
     hidden, begin = dict[str, None](), len(root.rstrip("/")) + 1
-    for path, what in found:
+    for path, what in paths:
         names = path[begin:].split("/")
         level = next((k for k, name in enumerate(names) if _is_hidden(name, parts)), None)
         if level is None:
@@ -188,15 +189,15 @@ def _is_hidden(name: str, parts: Sequence[str]) -> bool:
     return not any(part[:1] == name[0] and fnmatchcase(name, part) for part in parts)
 
 
-def _check_no_table(fs: Any, found: Listing, tables: Mapping[str, str] | None = None) -> None:
-    """Raise if files are of a table that keeps replaced rows: it is one of the folders in which they are, or one above.
+def _check_no_table(fs: Any, listing: Listing, tables: Mapping[str, str] | None = None) -> None:
+    """Raise if files belong to a table that keeps replaced rows: the table is one of their folders, or one above.
 
     `tables` are those below the listing's folder, where they are known.
     """
     if "http" in fs.protocol:  # A server may answer for folders that it has not.
         return
-    local, root = isinstance(fs, LocalFileSystem), found.root.rstrip("/")
-    folders = {os.path.dirname(file) for file in (*found.files, *found.again)}
+    local, root = isinstance(fs, LocalFileSystem), listing.root.rstrip("/")
+    folders = {os.path.dirname(file) for file in (*listing.files, *listing.again)}
     if local:
         folders |= {os.path.realpath(folder) for folder in folders}
     holds_data = dict[str, bool]()
@@ -224,21 +225,21 @@ def _kind_of_table(fs: Any, folder: str, holds_data: bool) -> str | None:
         for name, kind in _LOGS.items():
             if fs.isdir(f"{folder}/{name}"):
                 return kind
-        inside = fs.ls(f"{folder}/metadata", detail=False) if holds_data and fs.isdir(f"{folder}/metadata") else []
+        files = fs.ls(f"{folder}/metadata", detail=False) if holds_data and fs.isdir(f"{folder}/metadata") else []
     except Exception:  # Every file system has its own exceptions.
         return None
-    return "Iceberg" if any(_ICEBERG.fullmatch(path.rpartition("/")[2]) for path in inside) else None
+    return "Iceberg" if any(_ICEBERG.fullmatch(path.rpartition("/")[2]) for path in files) else None
 
 
 def _tables(paths: Iterable[str]) -> dict[str, str]:
     """The folders that are tables with their kinds, by the paths of all files."""
-    found = dict[str, str]()
+    kinds = dict[str, str]()
     for path in paths:
         *folders, name = path.split("/")
         if folders and folders[-1] == "metadata" and _ICEBERG.fullmatch(name):
-            found["/".join(folders[:-1])] = "Iceberg"
-        found |= {"/".join(folders[:level]): _LOGS[log] for level, log in enumerate(folders) if log in _LOGS}
-    return found
+            kinds["/".join(folders[:-1])] = "Iceberg"
+        kinds |= {"/".join(folders[:level]): _LOGS[log] for level, log in enumerate(folders) if log in _LOGS}
+    return kinds
 
 
 def _is_table(folder: str, kind: str) -> UsageError:
@@ -270,7 +271,7 @@ def _strings(fs: Any, path: str, key: str) -> list[str]:
                 f"'{masked(path)}' was written by an old version of datasets, with the rows in another order; save the data "
                 "set again"
             )
-        listed = [one["filename"] if key == "_data_files" else one for one in saved[key]]
+        listed = [entry["filename"] if key == "_data_files" else entry for entry in saved[key]]
     except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
         listed = [None]
     if not all(isinstance(name, str) for name in listed):

@@ -102,11 +102,11 @@ def _stream(source: str) -> Any:
 def _cards_of_folder(name: str, folder: Path) -> list[Path]:
     """The files that describe a folder of data, none of whose entries leads out of it."""
     roots = folders.roots(folder)
-    for parent, inside, files in os.walk(folder):
-        inside[:] = [one for one in inside if not one.startswith(".")]
-        for one in (*inside, *files):
-            if not one.startswith(".") or one in _CARDS:
-                _check_below(name, os.path.join(parent, one), roots)
+    for parent, subfolders, files in os.walk(folder):
+        subfolders[:] = [entry for entry in subfolders if not entry.startswith(".")]
+        for entry in (*subfolders, *files):
+            if not entry.startswith(".") or entry in _CARDS:
+                _check_below(name, os.path.join(parent, entry), roots)
     return [folder / card for card in _CARDS[:2] if (folder / card).is_file()]
 
 
@@ -114,13 +114,13 @@ def _cards_of_hub(name: str, revision: str) -> list[Path]:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 
-    found = []
+    cards = []
     for card in _CARDS[:2]:
         try:
-            found.append(Path(hf_hub_download(name, card, repo_type="dataset", revision=revision)))
+            cards.append(Path(hf_hub_download(name, card, repo_type="dataset", revision=revision)))
         except EntryNotFoundError:
             continue
-    return found
+    return cards
 
 
 def _check_card(name: str, card: Path) -> None:
@@ -150,7 +150,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 def _check_files(name: str, builder: Any, roots: list[Path] | None, address: str) -> None:
     """Raise a UsageError unless all data files that `datasets` found are below the data set, and of a known format."""
-    files = [file for each in (builder.config.data_files or {}).values() for file in each]
+    files = [file for split_files in (builder.config.data_files or {}).values() for file in split_files]
     if not files:
         raise UsageError(f"dataset 'hf:{name}' has no data file of its own; give a data set with files")
     for file in files:

@@ -39,14 +39,14 @@ class SourceIndex:
     def earlier(cls, storage: Storage, given: Source, without: str, folder: str = "shards") -> Self | None:
         """The index of an earlier session that read all of the source; otherwise None.
 
-        What a session left that neither read the source nor planned how is removed.
+        The leftovers of a session that neither read the source nor planned its reading are removed.
 
         Raises:
             UsageError: the source changed since then.
         """
         if not storage.exists(SHARDED):
-            for left in () if storage.exists(PLANNED) else (folder, "shards", "rejected"):
-                storage.remove(left)
+            for leftover in () if storage.exists(PLANNED) else (folder, "shards", "rejected"):
+                storage.remove(leftover)
             return None
         data = storage.read_json(SHARDED)
         index = cls(**data | {"shards": tuple(cls.unit(**shard) for shard in data["shards"])})

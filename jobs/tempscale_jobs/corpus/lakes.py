@@ -60,12 +60,12 @@ def state(source: str) -> dict[str, Any]:
 
 def records(source: str, columns: Columns) -> Iterator[Record]:
     """All rows in the table's order; the table's name and a number name each row."""
-    found, name = kind(source), _name(source)
-    data, wanted = _columns_of(_checked(source), source, columns)
+    table_kind, name = kind(source), _name(source)
+    data, column_names = _columns_of(_checked(source), source, columns)
     with _read_to_its_end(name):
-        batches = data.to_batches(columns=wanted)
-        if found == "delta":
-            batches = itertools.chain.from_iterable(_batches(one, data, wanted) for one in data.get_fragments())
+        batches = data.to_batches(columns=column_names)
+        if table_kind == "delta":
+            batches = itertools.chain.from_iterable(_batches(file, data, column_names) for file in data.get_fragments())
         yield from batches_as_records(batches, name)
 
 
@@ -77,17 +77,17 @@ def fragments(source: str, columns: Columns) -> list[tuple[str, int, int, int, i
     """
     table, name = _checked(source), _name(source)
     version = _version(table, source)
-    data, wanted = _columns_of(table, source, columns)
-    found, first = [], 0
+    data, column_names = _columns_of(table, source, columns)
+    parts, first = [], 0
     with _read_to_its_end(name):
-        for one in data.get_fragments():
-            rows = int(one.count_rows())
+        for fragment in data.get_fragments():
+            rows = int(fragment.count_rows())
             if kind(source) == "lance":
-                found.append((str(version), first, first, rows, 0))
+                parts.append((str(version), first, first, rows, 0))
             else:
-                found.append((f"{version} {one.path}", 0, first, rows, _bytes(one, wanted)))
+                parts.append((f"{version} {fragment.path}", 0, first, rows, _bytes(fragment, column_names)))
             first += rows
-    return found
+    return parts
 
 
 def rows_of(source: str, at: str, columns: Columns, span: Span) -> Iterator[Record]:
@@ -95,34 +95,34 @@ def rows_of(source: str, at: str, columns: Columns, span: Span) -> Iterator[Reco
     first, last, number = span
     version, _, file = at.partition(" ")
     name = _name(source)
-    data, wanted = _columns_of(_open(source, int(version)), source, columns)
+    data, column_names = _columns_of(_open(source, int(version)), source, columns)
     with _read_to_its_end(name):
         if not file:
-            batches = data.to_batches(columns=wanted, offset=first, limit=last - first)
+            batches = data.to_batches(columns=column_names, offset=first, limit=last - first)
         else:
-            (own,) = (one for one in data.get_fragments() if one.path == file)
-            batches = between(_batches(own, data, wanted), first, last)
+            (fragment,) = (candidate for candidate in data.get_fragments() if candidate.path == file)
+            batches = between(_batches(fragment, data, column_names), first, last)
         yield from batches_as_records(batches, name, number)
 
 
-def _batches(fragment: Any, data: Any, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+def _batches(fragment: Any, data: Any, column_names: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a Delta table's file, with the columns that its folder's name gives."""
-    yield from fragment.to_batches(columns=wanted, schema=data.schema)
+    yield from fragment.to_batches(columns=column_names, schema=data.schema)
 
 
-def _bytes(fragment: Any, wanted: list[str]) -> int:
-    """The bytes in memory of the wanted columns of a Delta table's file, from its footer."""
-    return sum(size for _, _, size in sizes_of(fragment.metadata, wanted))
+def _bytes(fragment: Any, column_names: list[str]) -> int:
+    """The bytes in memory of these columns of a Delta table's file, from its footer."""
+    return sum(size for _, _, size in sizes_of(fragment.metadata, column_names))
 
 
 def _columns_of(table: Any, source: str, columns: Columns) -> tuple[Any, list[str]]:
     """A table's data, and the columns to read of it."""
-    name, found = _name(source), kind(source)
+    name, table_kind = _name(source), kind(source)
     try:
-        data = table.to_pyarrow_dataset() if found == "delta" else table
+        data = table.to_pyarrow_dataset() if table_kind == "delta" else table
         present = list(data.schema.names)
     except BaseException as error:  # The table is damaged, or has features that the package cannot read.
-        raise _readable(error, f"'{name}' cannot be read as a {str(found).capitalize()} table") from None
+        raise _readable(error, f"'{name}' cannot be read as a {str(table_kind).capitalize()} table") from None
     return data, check_columns(present, name, columns)
 
 
@@ -144,17 +144,17 @@ def _name(source: str) -> str:
 
 
 def _open(source: str, version: int | None = None) -> Any:
-    found, at, name = kind(source), path(source), _name(source)
-    assert found is not None
+    table_kind, root, name = kind(source), path(source), _name(source)
+    assert table_kind is not None
     try:
-        module = importlib.import_module(_MODULES[found])
+        module = importlib.import_module(_MODULES[table_kind])
     except ImportError as error:
-        wanted = missing(error) or _MODULES[found]
-        raise UsageError(needs(f"'{name}', a {found.capitalize()} table,", wanted)) from None
+        package = missing(error) or _MODULES[table_kind]
+        raise UsageError(needs(f"'{name}', a {table_kind.capitalize()} table,", package)) from None
     try:
-        return module.dataset(at, version=version) if found == "lance" else module.DeltaTable(at, version=version)
+        return module.dataset(root, version=version) if table_kind == "lance" else module.DeltaTable(root, version=version)
     except BaseException as error:
-        raise _readable(error, f"'{name}' cannot be opened as a {found.capitalize()} table", "", at) from None
+        raise _readable(error, f"'{name}' cannot be opened as a {table_kind.capitalize()} table", "", root) from None
 
 
 def _checked(source: str) -> Any:

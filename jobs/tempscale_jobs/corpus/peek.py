@@ -7,23 +7,23 @@ from typing import Any
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.reading import Contents
 from tempscale_jobs.corpus.rows import Counts, nothing_usable
-from tempscale_jobs.corpus.units import Piece, Unit
+from tempscale_jobs.corpus.units import SourcePart, Unit
 
 _ROWS = 100
 
 
 def first_items(contents: Contents, without: str) -> list[Any]:
-    """The usable ones among the first 100 rows; none of a source that can be read only once, which is left alone.
+    """The usable rows among the first 100; none of a source that can be read only once, which is left alone.
 
     Raises:
         UsageError: there is no such source, its first file cannot be read, a column is missing, or these are all of its
             rows and none is usable.
     """
-    given, counts = contents.corpus, Counts()
-    if not sources.is_read_again(given, without):
+    corpus, counts = contents.corpus, Counts()
+    if not sources.is_read_again(corpus, without):
         return []
-    most = min(_ROWS, given.limit or _ROWS)
-    found = list(contents.items(Unit(0, (Piece("source"),), most), counts, None))
-    if not found and (counts.read < most or most == given.limit):
-        raise nothing_usable(given, contents.what, counts.read, dict(counts.reasons))
-    return found
+    most = min(_ROWS, corpus.limit or _ROWS)
+    items = list(contents.items(Unit(0, (SourcePart("source"),), most), counts, None))
+    if not items and (counts.read < most or most == corpus.limit):
+        raise nothing_usable(corpus, contents.what, counts.read, dict(counts.reasons))
+    return items

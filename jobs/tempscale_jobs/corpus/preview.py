@@ -31,28 +31,28 @@ class Preview(NamedTuple):
 
 def preview(contents: Contents, size: int, seed: int, without: str) -> Preview:
     """Look at a sample of `size` usable rows."""
-    given = contents.corpus
-    planned = units.plan(given, contents.columns, given, without)
+    corpus = contents.corpus
+    planned = units.plan(corpus, contents.columns, corpus, without)
     if len(planned) == 1:
-        planned = (replace(planned[0], limit=given.limit),)
+        planned = (replace(planned[0], limit=corpus.limit),)
     else:
         contents.begin(None)
     chosen = {planned[int(k)].number for k in seeded_sample(map(str, range(len(planned))), _UNITS, seed)}
-    looked, counts = [_without_numbers(unit) for unit in planned if unit.number in chosen], Counts()
+    seen, counts = [_without_numbers(unit) for unit in planned if unit.number in chosen], Counts()
 
     def items() -> Iterator[Any]:
-        for unit in looked:
+        for unit in seen:
             yield from contents.items(unit, counts, None)
 
-    found = list(sampled(items(), size, seed))
+    sample = list(sampled(items(), size, seed))
     if not contents.agrees(counts.widths.items()):
         counts = Counts()
-        found = list(sampled(items(), size, seed))
-    read, whole = (float(np.sum([unit.bytes for unit in some])) for some in (looked, planned))
-    usable = counts.usable if len(looked) == len(planned) else round(counts.usable * whole / max(1.0, read))
-    if given.limit is not None and counts.read:
-        usable = min(usable, round(given.limit * counts.usable / counts.read))
-    return Preview(found, usable, sources.left_out(given, without))
+        sample = list(sampled(items(), size, seed))
+    read_bytes, all_bytes = (float(np.sum([unit.bytes for unit in group])) for group in (seen, planned))
+    usable = counts.usable if len(seen) == len(planned) else round(counts.usable * all_bytes / max(1.0, read_bytes))
+    if corpus.limit is not None and counts.read:
+        usable = min(usable, round(corpus.limit * counts.usable / counts.read))
+    return Preview(sample, usable, sources.left_out(corpus, without))
 
 
 def _without_numbers(unit: Unit) -> Unit:

@@ -54,7 +54,7 @@ _MARKS = {
 }  # fmt: skip
 _SAMPLE_BYTES, _ZERO_SHARE, _LATIN_SHARE = 4096, 0.01, 0.5
 _BETWEEN = np.frombuffer(b"\n\r ", np.uint8)
-"""Of spaces and ends of lines one byte is zero in UTF-16, and of Latin letters."""
+"""In UTF-16 one byte of a space, of an end of a line and of a Latin letter is zero."""
 _UUID_BYTES = 16
 
 
@@ -122,45 +122,45 @@ def row_groups(stream: Any, place: str, columns: Columns) -> list[tuple[int, int
 
 def sizes_of(metadata: Any, wanted: Sequence[str]) -> list[tuple[int, int, int]]:
     """As `row_groups`, from a Parquet file's footer."""
-    found, first = [], 0
+    sizes, first = [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         cells = (group.column(k) for k in range(group.num_columns))
         size = sum(cell.total_uncompressed_size for cell in cells if cell.path_in_schema.split(".")[0] in wanted)
-        found.append((first, group.num_rows, size))
+        sizes.append((first, group.num_rows, size))
         first += group.num_rows
-    return found
+    return sizes
 
 
 def parquet_rows(stream: Any, place: str, columns: Columns, first: int, last: int) -> Iterator[Record]:
     """The rows of a Parquet file from `first` to before `last`."""
     file = pq.ParquetFile(stream, pre_buffer=False)
-    wanted = check_columns(file.schema_arrow.names, place, columns)
+    column_names = check_columns(file.schema_arrow.names, place, columns)
     ends = np.cumsum([file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]).tolist()
     groups = range(bisect.bisect_right(ends, first), bisect.bisect_left(ends, last) + 1)
     begins = ends[groups[0] - 1] if groups[0] else 0
-    batches = _batches(stream, file, groups, wanted)
+    batches = _batches(stream, file, groups, column_names)
     yield from batches_as_records(between(batches, first - begins, last - begins), place, first)
 
 
-def _batches(stream: Any, file: pq.ParquetFile, groups: Iterable[int], wanted: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _batches(stream: Any, file: pq.ParquetFile, groups: Iterable[int], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Some row groups of a Parquet file in batches of at most about 128 MiB, however many bytes its rows have."""
     # Without Arrow's threads: they would call into this Python stream, and a process that ends during such a call aborts.
-    how: dict[str, Any] = {"columns": list(wanted), "use_threads": False}
+    options: dict[str, Any] = {"columns": list(names), "use_threads": False}
     for number in groups:
         group = file.metadata.row_group(number)
-        cells = [cell for cell in map(group.column, range(group.num_columns)) if cell.path_in_schema.split(".")[0] in wanted]
+        cells = [cell for cell in map(group.column, range(group.num_columns)) if cell.path_in_schema.split(".")[0] in names]
         size = sum(cell.total_uncompressed_size for cell in cells)
         if any(cell.total_uncompressed_size > LONGEST_VALUE * group.num_rows for cell in cells):
-            yield _left_out(file, wanted, group.num_rows)  # Some cell must be too long: none is taken into memory.
+            yield _left_out(file, names, group.num_rows)  # Some cell must be too long: none is taken into memory.
             continue
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, size)))
         sizes = {cell.path_in_schema: dictionary_bytes(stream, cell) for cell in cells if "." not in cell.path_in_schema}
-        large = [name for name, own in sizes.items() if own > LARGE_DICTIONARY]
-        if most := max((own for own in sizes.values() if own <= LARGE_DICTIONARY), default=0):
+        large = [name for name, length in sizes.items() if length > LARGE_DICTIONARY]
+        if most := max((length for length in sizes.values() if length <= LARGE_DICTIONARY), default=0):
             rows = max(1, min(rows, 2 * _BATCH_BYTES // most))  # Each of them may be the longest value.
         source = pq.ParquetFile(stream, read_dictionary=large, pre_buffer=False) if large else file
-        yield from source.iter_batches(batch_size=rows, row_groups=[number], **how)
+        yield from source.iter_batches(batch_size=rows, row_groups=[number], **options)
 
 
 def dictionary_bytes(stream: Any, cell: Any) -> int:
@@ -169,7 +169,7 @@ def dictionary_bytes(stream: Any, cell: Any) -> int:
         return 0
     stream.seek(cell.dictionary_page_offset)
     header = stream.read(_HEADER_BYTES)
-    # Thrift's compact form: twice a field that follows the one before it, of a number, as a varint in zigzag.
+    # Thrift's compact form: two consecutive fields, each with a number as a varint in zigzag.
     at, values = 0, list[int]()
     while len(values) < 2 and at < len(header) and header[at] == _NUMBER_FOLLOWS:
         at, shift, value = at + 1, 0, 0
@@ -182,9 +182,9 @@ def dictionary_bytes(stream: Any, cell: Any) -> int:
     return values[1] if len(values) == 2 else int(cell.total_uncompressed_size)
 
 
-def _left_out(file: pq.ParquetFile, wanted: Sequence[str], rows: int) -> pa.RecordBatch:
+def _left_out(file: pq.ParquetFile, column_names: Sequence[str], rows: int) -> pa.RecordBatch:
     """As many rows as a row group has, whose cells say that they are too long."""
-    names = [name for name in file.schema_arrow.names if name in wanted]
+    names = [name for name in file.schema_arrow.names if name in column_names]
     return pa.RecordBatch.from_pydict({name: pa.nulls(rows) for name in names}, metadata={_LEFT_OUT: b""})
 
 
@@ -219,7 +219,7 @@ def lines(stream: Any, file: str, place: str, columns: Columns, span: Span) -> I
     else:
         head, at_first = beginning(stream, place)
 
-    def own() -> Iterator[bytes | None]:
+    def lines_of_span() -> Iterator[bytes | None]:
         at = at_first
         for line, size in bounded(stream, head):
             if at >= first and at < last:
@@ -229,9 +229,9 @@ def lines(stream: Any, file: str, place: str, columns: Columns, span: Span) -> I
                 return
 
     if KINDS[suffix(file)] == "jsonl":
-        yield from read_jsonl(own(), place, columns, number)
+        yield from read_jsonl(lines_of_span(), place, columns, number)
     else:
-        yield from _lines(own(), place, columns, number)
+        yield from _lines(lines_of_span(), place, columns, number)
 
 
 def beginning(stream: Any, place: str) -> tuple[bytes, int]:
@@ -347,8 +347,8 @@ COMPRESSIONS = tuple(_DECOMPRESSED)
 
 def _parquet(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
     file = pq.ParquetFile(stream, pre_buffer=False)
-    wanted = check_columns(file.schema_arrow.names, place, columns)
-    yield from batches_as_records(_batches(stream, file, range(file.metadata.num_row_groups), wanted), place)
+    column_names = check_columns(file.schema_arrow.names, place, columns)
+    yield from batches_as_records(_batches(stream, file, range(file.metadata.num_row_groups), column_names), place)
 
 
 def _arrow(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
@@ -358,14 +358,14 @@ def _arrow(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
         if stream.read() != _STREAM_END:
             raise EOFError("the end of its stream is missing")
     stream.seek(0)
-    open_it = pa.ipc.open_file if is_file else pa.ipc.open_stream
-    opened = open_it(stream, options=pa.ipc.IpcReadOptions(use_threads=False))
-    wanted = check_columns(opened.schema.names, place, columns)
+    open_reader = pa.ipc.open_file if is_file else pa.ipc.open_stream
+    reader = open_reader(stream, options=pa.ipc.IpcReadOptions(use_threads=False))
+    column_names = check_columns(reader.schema.names, place, columns)
     stream.seek(0)
-    fields = [opened.schema.names.index(name) for name in wanted]
-    opened = open_it(stream, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields))
-    batches = map(opened.get_batch, range(opened.num_record_batches)) if is_file else opened
-    yield from batches_as_records((part for batch in batches for part in small_parts(batch.select(wanted))), place)
+    fields = [reader.schema.names.index(name) for name in column_names]
+    reader = open_reader(stream, options=pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields))
+    batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+    yield from batches_as_records((part for batch in batches for part in small_parts(batch.select(column_names))), place)
 
 
 def small_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -387,9 +387,9 @@ def batches_as_records(batches: Iterable[pa.RecordBatch], place: str, number: in
         long = [name for name in names if _has_long(batch.column(name))]
         for cells in zip(*(values(batch.column(name)) for name in names), strict=True):
             row = dict(zip(names, cells, strict=True))
-            wrong = next((name for name in long if row[name] is not None and len(row[name]) > LONGEST_VALUE), None)
-            if wrong is not None:
-                yield Record(f"{place}:{number}", {}, f"the cell of column '{wrong}' is {_TOO_LONG}")
+            too_long = next((name for name in long if row[name] is not None and len(row[name]) > LONGEST_VALUE), None)
+            if too_long is not None:
+                yield Record(f"{place}:{number}", {}, f"the cell of column '{too_long}' is {_TOO_LONG}")
             else:
                 yield Record(f"{place}:{number}", row)
             number += 1
@@ -414,8 +414,8 @@ def values(column: pa.Array) -> list[Any]:
     Lists of numbers become arrays, because a million embeddings would be a billion Python numbers.
     """
     if pa.types.is_dictionary(column.type):
-        own = values(column.dictionary)  # Once, however many rows have it.
-        return [None if place is None else own[place] for place in column.indices.to_pylist()]
+        dictionary = values(column.dictionary)  # Once, however many rows have it.
+        return [None if index is None else dictionary[index] for index in column.indices.to_pylist()]
     kind = column.type
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and (
         pa.types.is_integer(kind.value_type) or pa.types.is_floating(kind.value_type)
@@ -466,13 +466,13 @@ def read_jsonl(stream: Iterable[bytes | None], place: str, columns: Columns, num
     A required column is missing if none of the first 1,000 records of a file has it; `number` is the first line's.
     """
     lines = _json_records(stream, place, number)
-    wanted = {*columns.texts, *columns.ids}
+    required = {*columns.texts, *columns.ids}
     ahead: list[tuple[str, dict[str, Any] | str]] = []
     present: dict[str, None] = {}
     for place_of_line, record in itertools.islice(lines, 0 if number else _RECORDS_AHEAD):
         ahead.append((place_of_line, record))
         present |= dict.fromkeys(record if isinstance(record, dict) else ())
-        if wanted <= present.keys():
+        if required <= present.keys():
             break
     if any(isinstance(record, dict) for _, record in ahead):
         check_columns(list(present), place, columns)
@@ -488,9 +488,9 @@ def read_jsonl(stream: Iterable[bytes | None], place: str, columns: Columns, num
 def _json_records(stream: Iterable[bytes | None], place: str, number: int = 0) -> Iterator[tuple[str, dict[str, Any] | str]]:
     """The place of every line that is not blank, with its record or the reason why it has none."""
     first = number == 0
-    for own, line in enumerate(stream, number):
+    for line_number, line in enumerate(stream, number):
         if line is None:
-            yield f"{place}:{own}", f"the line is {_TOO_LONG}"
+            yield f"{place}:{line_number}", f"the line is {_TOO_LONG}"
             continue
         if not line.strip():
             continue
@@ -509,23 +509,23 @@ def _json_records(stream: Iterable[bytes | None], place: str, number: int = 0) -
             record = "the line is not valid JSON"
         else:
             record = record if isinstance(record, dict) else "the line is not a JSON object"
-        yield f"{place}:{own}", record
+        yield f"{place}:{line_number}", record
 
 
 def read_csv(stream: Iterable[bytes | None], place: str, columns: Columns) -> Iterator[Record]:
     """Records of a table whose first line names its columns; blank lines are none."""
     records = filter(None, _csv_records(stream, place))  # Skip blank lines.
-    names = next(records, [])
-    if not names:
+    header = next(records, [])
+    if not header:
         raise UsageError(f"'{place}' is empty; its first line must name the columns, such as id,text")
-    wanted = check_columns(names, place, columns)
+    column_names = check_columns(header, place, columns)
     for number, fields in enumerate(records):
         if not any(fields):  # Spreadsheets write such rows below a table.
             continue
-        row, problem = dict(zip(names, fields, strict=False)), None
+        row, problem = dict(zip(header, fields, strict=False)), None
         # With more fields, a text was cut at its comma; a row may end early, but not before a column that is read.
-        if len(fields) > len(names) or not row.keys() >= set(wanted):
-            problem = f"the row has {len(fields)} field{'s' * (len(fields) != 1)}, the header {len(names)}"
+        if len(fields) > len(header) or not row.keys() >= set(column_names):
+            problem = f"the row has {len(fields)} field{'s' * (len(fields) != 1)}, the header {len(header)}"
         yield Record(f"{place}:{number}", row, problem)
 
 
@@ -559,8 +559,8 @@ def _csv_records(stream: Iterable[bytes | None], place: str) -> Iterator[list[st
 
 def _lines(stream: Iterable[bytes | None], place: str, columns: Columns, number: int = 0) -> Iterator[Record]:
     check_columns(["text"], place, columns)
-    for own, line in enumerate(stream, number):
+    for line_number, line in enumerate(stream, number):
         if line is None:
-            yield Record(f"{place}:{own}", {}, f"the line is {_TOO_LONG}")
+            yield Record(f"{place}:{line_number}", {}, f"the line is {_TOO_LONG}")
         elif line.strip():  # Paragraphs have blank lines between them.
-            yield Record(f"{place}:{own}", {"text": line.rstrip(b"\r\n")})
+            yield Record(f"{place}:{line_number}", {"text": line.rstrip(b"\r\n")})

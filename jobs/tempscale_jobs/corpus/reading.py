@@ -26,7 +26,7 @@ from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.storage import Storage
 
 IDS_OF_A_GROUP = 16_384
-"""Ids of a row group: what a partition of the ids does not need of a unit is not read."""
+"""Ids of a row group. A partition of the ids reads only the row groups of a unit that it needs."""
 IDS_OF_A_RUN = 1 << 17
 """Ids that are sorted together: more than most units have, and few enough to hold."""
 _IDS = pa.schema(
@@ -41,7 +41,7 @@ class Contents(Protocol):
     folder: str
     """The folder of its parts."""
     what: str
-    """How errors call one."""
+    """What error messages call one of its items."""
     corpus: Corpus
     width: int | None
     """The dimensions by which embeddings are read, as far as they are known."""
@@ -108,8 +108,8 @@ def read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int, state
         Changed: its files are not, or do not stay, in the state in which the source was planned.
     """
     with units.unchanged(contents.corpus, unit, state):
-        found = _read_unit(storage, contents, unit, seed)
-    return _written(storage, found)
+        result = _read_unit(storage, contents, unit, seed)
+    return _written(storage, result)
 
 
 def _read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> UnitRead:
@@ -136,8 +136,8 @@ def read_whole(storage: Storage, contents: Contents, unit: Unit, seed: int, stag
     return _unit_read(0, counts, (parts, fingerprint), rejects), sum(rows for rows, _ in parts)
 
 
-def _unit_read(number: int, counts: Counts, kept: tuple[list[list[int]], int], rejects: Rejects) -> UnitRead:
-    parts, fingerprint = kept
+def _unit_read(number: int, counts: Counts, written: tuple[list[list[int]], int], rejects: Rejects) -> UnitRead:
+    parts, fingerprint = written
     reasons, widths = dict(counts.reasons), tuple(counts.widths.items())
     return UnitRead(
         number, counts.read, counts.usable, reasons, _hex(fingerprint), 0, parts, rejects.parts,
@@ -147,26 +147,26 @@ def _unit_read(number: int, counts: Counts, kept: tuple[list[list[int]], int], r
 
 def without_repeated(storage: Storage, contents: Contents, unit: UnitRead, rows: np.ndarray) -> UnitRead:
     """Remove the usable rows with these numbers, whose ids an earlier unit has, and record them as rejected."""
-    known = as_read(storage, unit_name(unit.number))
-    if known.repeated:  # By a task that ended before it was heard.
-        sweep(storage, contents, known)
-        return known
-    rejects, names = Rejects(storage, unit.number, unit.rejects), storage.read_table(ids_of(unit.number))
-    gone = names.filter(pa.array(np.isin(names.column("row").to_numpy(), rows))).sort_by("row")
-    for row in gone.to_pylist():
+    recorded = as_read(storage, unit_name(unit.number))
+    if recorded.repeated:  # By a task that ended before its result arrived.
+        sweep(storage, contents, recorded)
+        return recorded
+    rejects, ids = Rejects(storage, unit.number, unit.rejects), storage.read_table(ids_of(unit.number))
+    repeated = ids.filter(pa.array(np.isin(ids.column("row").to_numpy(), rows))).sort_by("row")
+    for row in repeated.to_pylist():
         rejects.add(row["text_id"], row["place"], REPEATED)
     rejects.flush()
-    old = [unit.part(contents, number) for number in range(len(unit.parts))]
+    old_parts = [unit.part(contents, number) for number in range(len(unit.parts))]
     reasons = unit.reasons | {REPEATED: unit.reasons.get(REPEATED, 0) + len(rows)}
-    found = replace(unit, usable=unit.usable - len(rows), reasons=reasons, rejects=rejects.parts, repeated=True)
-    if old:  # Of a sample nothing is kept yet.
+    updated = replace(unit, usable=unit.usable - len(rows), reasons=reasons, rejects=rejects.parts, repeated=True)
+    if old_parts:  # Of a sample nothing is kept yet.
         dropped, first = set(rows.tolist()), unit.first + len(unit.parts)
-        left = (item for number, item in enumerate(_items(storage, contents, old)) if number not in dropped)
-        parts, fingerprint = keep_rows(storage, contents, unit.number, first, left)
-        found = replace(found, first=first, parts=parts, fingerprint=_hex(fingerprint))
-    found = _written(storage, found)
-    sweep(storage, contents, found)
-    return found
+        remaining = (item for number, item in enumerate(_items(storage, contents, old_parts)) if number not in dropped)
+        parts, fingerprint = keep_rows(storage, contents, unit.number, first, remaining)
+        updated = replace(updated, first=first, parts=parts, fingerprint=_hex(fingerprint))
+    updated = _written(storage, updated)
+    sweep(storage, contents, updated)
+    return updated
 
 
 def sweep(storage: Storage, contents: Contents, unit: UnitRead) -> None:
@@ -188,9 +188,9 @@ def regroup(storage: Storage, contents: Contents, number: int, chosen: Sequence[
     """Keep the chosen rows of consecutive units as the parts of one."""
     items = _items(storage, contents, [chosen_of(unit) for unit in chosen])
     parts, fingerprint = keep_rows(storage, contents, number, 0, items)
-    found = UnitRead(number, 0, 0, {}, _hex(fingerprint), 0, parts, 0)
-    storage.write_json(f"{of_unit('sample', number)}.json", asdict(found))
-    return found
+    group = UnitRead(number, 0, 0, {}, _hex(fingerprint), 0, parts, 0)
+    storage.write_json(f"{of_unit('sample', number)}.json", asdict(group))
+    return group
 
 
 def unit_name(unit: int) -> str:
@@ -257,10 +257,10 @@ class UnitIds:
             first = np.flatnonzero(~np.array(copy, dtype=bool))
             names = [sample_key(digest[k], text_id[k], 0) for k in first.tolist()]
             keys = pa.array([keyed_hash(name, self._seed) for name in names], pa.uint64())
-            both = pa.concat_tables(
+            candidates = pa.concat_tables(
                 [self.candidates, run.select(["digest", "row"]).take(pa.array(first)).add_column(0, "key", keys)]
             )
-            self.candidates = both.sort_by([("key", "ascending"), ("digest", "ascending")]).slice(0, self._sample)
+            self.candidates = candidates.sort_by([("key", "ascending"), ("digest", "ascending")]).slice(0, self._sample)
         self._run, self._rows = [], self._rows + len(digest)
 
 

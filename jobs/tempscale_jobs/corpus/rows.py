@@ -99,7 +99,7 @@ class Counts:
         return sum(self.reasons.values())
 
 
-class Ids:
+class SeenIds:
     """The ids of usable rows by their digests: a set, or for very many a table of twelve bytes a slot, two thirds full."""
 
     def __init__(self, few: int = 1 << 18) -> None:
@@ -110,7 +110,7 @@ class Ids:
         return len(self._set) or self._count
 
     def add(self, digest: bytes) -> bool:
-        """Add a digest; return whether it was not there yet."""
+        """Add a digest; return whether it is new."""
         if not self._slots:
             before = len(self._set)
             self._set.add(digest)
@@ -142,7 +142,7 @@ class Ids:
         """Where a digest is, or else the free place for it."""
         table, slots = self._table, self._slots
         number = int.from_bytes(digest[:8], "big") % slots
-        while (own := table[number * ID_BYTES : (number + 1) * ID_BYTES]) != _NO_DIGEST and own != digest:
+        while (stored := table[number * ID_BYTES : (number + 1) * ID_BYTES]) != _NO_DIGEST and stored != digest:
             number = (number + 1) % slots
         return number * ID_BYTES
 
@@ -177,7 +177,7 @@ def usable(
 
     `content` turns the value of the text's column into (content, None), or (None, the reason why it is not usable).
     """
-    seen = Ids()
+    seen = SeenIds()
     for row in rows:
         if limit is not None and counts.read >= limit:
             break
@@ -219,8 +219,8 @@ def digest_of_content(content: Any) -> bytes:
 
 
 def _digest(content: bytes, last_bit: int) -> bytes:
-    found = hashlib.blake2b(content, digest_size=ID_BYTES).digest()
-    return found[:-1] + bytes([found[-1] & ~1 | last_bit])
+    digest = hashlib.blake2b(content, digest_size=ID_BYTES).digest()
+    return digest[:-1] + bytes([digest[-1] & ~1 | last_bit])
 
 
 def is_of_content(digest: bytes) -> bool:
@@ -231,7 +231,7 @@ def is_of_content(digest: bytes) -> bool:
 def sample_key(digest: bytes, text_id: str, copies: int) -> str:
     """What decides whether a sample takes a row: its id, or where the source gives it none, its content.
 
-    Of `copies` rows before it that have the same content and no id either only the number counts. Its place does not.
+    `copies` is the number of rows before it with the same content and no id either. Its place does not count.
     """
     if not is_of_content(digest):
         return text_id
@@ -340,8 +340,8 @@ def sampled(texts: Iterable[Identified], size: int, seed: int) -> Iterator[Ident
 
     This is a simple random sample, and the same every night.
     """
-    least = heapq.nsmallest(size, _keyed(texts, seed), key=lambda item: item[:3])
-    for _, _, _, text in sorted(least, key=lambda item: item[2]):
+    smallest = heapq.nsmallest(size, _keyed(texts, seed), key=lambda item: item[:3])
+    for _, _, _, text in sorted(smallest, key=lambda item: item[2]):
         yield text
 
 
@@ -366,11 +366,11 @@ def check_rejected(
 
     `rejected` is (k, n): k of n rows. `root` is the folder of the run, which lists them.
     """
-    count, every = rejected
-    if count > given.max_rejected * every:
+    count, total = rejected
+    if count > given.max_rejected * total:
         option = "--max-rejected" if given.kind != "queries" else "max_rejected of [queries]"
         raise UsageError(
-            f"{given.kind} '{masked(given.source)}': {count:,} of {every:,} {what}s are rejected "
+            f"{given.kind} '{masked(given.source)}': {count:,} of {total:,} {what}s are rejected "
             f"({most_frequent(reasons)}), more than the share of {given.max_rejected:g} that {option} allows; "
             f"'{masked(root)}/rejected' lists them: mend them, or raise {option}"
         )
@@ -380,11 +380,11 @@ def mention_rejected(what: str, share: float, reasons: Mapping[str, int]) -> str
     """A sentence on the rejected rows of a source, for a first screen; empty where they are one in twenty or fewer."""
     if share <= _UNMENTIONED_SHARE:
         return ""
-    often = f" ({most_frequent(reasons)})" if reasons else ""
-    return f"Rejected: {percent(share)} of the {what}{often}. No figure includes them; rejected/ lists them."
+    reasons_text = f" ({most_frequent(reasons)})" if reasons else ""
+    return f"Rejected: {percent(share)} of the {what}{reasons_text}. No figure includes them; rejected/ lists them."
 
 
 def most_frequent(reasons: Mapping[str, int]) -> str:
     """The most frequent reasons with their counts; equally frequent ones by name."""
-    often = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_REASONS_SHOWN]
-    return ", ".join(f"{count:,} × {reason}" for reason, count in often)
+    frequent = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_REASONS_SHOWN]
+    return ", ".join(f"{count:,} × {reason}" for reason, count in frequent)

@@ -53,19 +53,19 @@ def enough(most: int, before: int) -> int:
 
 def most_texts(corpus: Corpus, sizes: Embedding) -> int:
     """The texts that end a shard: fewer than configured where so few are wanted that some workers would have none."""
-    wanted = corpus.sample or corpus.limit
-    return sizes.shard_texts if wanted is None else min(sizes.shard_texts, max(1, -(-wanted // _SHORTEST_SHARD_SHARE)))
+    requested = corpus.sample or corpus.limit
+    return sizes.shard_texts if requested is None else min(sizes.shard_texts, max(1, -(-requested // _SHORTEST_SHARD_SHARE)))
 
 
 def shards_of(characters: float, most: int) -> int:
-    """The shards of so many characters that a corpus begins with, were texts short; see `enough`."""
+    """How many shards so many characters make at the beginning of a corpus, if its texts are short; see `enough`."""
     shards, before = 0, 0
     while before < characters:
         shards, before = shards + 1, before + enough(most, before)
     return shards
 
 
-class Texts:
+class TextShards:
     """The texts of a corpus, grouped into shards by `sizes`."""
 
     folder, what = "shards", "text"
@@ -93,9 +93,9 @@ class Texts:
         """The usable texts of a unit, cut to the configured length."""
         longest = self.corpus.max_characters
         rows = sources.rows_of(self.corpus, records(self.corpus, unit, self.columns, self._without))
-        for one in usable(rows, unit.limit, counts, rejects, usable_text):
-            text, cut = one.content[:longest], len(one.content) > longest
-            yield Text(one.text_id, text, cut, one.document, None, one.place, one.digest, one.copy)
+        for row in usable(rows, unit.limit, counts, rejects, usable_text):
+            text, cut = row.content[:longest], len(row.content) > longest
+            yield Text(row.text_id, text, cut, row.document, None, row.place, row.digest, row.copy)
 
     def grouped(self, items: Iterable[Text], begins: bool = False) -> Iterator[list[Text]]:
         """Consecutive texts in shards, limited in texts and characters; shards are smaller where a corpus begins, and if few
@@ -140,53 +140,53 @@ def source_row(shard: int, row: int | np.ndarray) -> Any:
 
 
 def rewritten(
-    storage: Storage, contents: Texts, rows: dict[str, np.ndarray], folder: str, first: int
+    storage: Storage, contents: TextShards, rows: dict[str, np.ndarray], folder: str, first: int
 ) -> list[tuple[str, int, int]]:
     """Write some rows of some shards as new shards in `folder`; return the name, texts and characters of each.
 
-    `rows` has those of each, and `first` is the number of the first of them in the corpus.
+    `rows` has the numbers of the rows by shard, and `first` is the number of the first of these shards in the corpus.
     """
     chosen = (
         text._replace(source_row=source_row(number, row))
-        for number, (name, own) in enumerate(rows.items(), first)
-        for row, text in zip(own.tolist(), contents.items_of(storage.read_table(name, _READ).take(own)), strict=True)
+        for number, (name, indices) in enumerate(rows.items(), first)
+        for row, text in zip(indices.tolist(), contents.items_of(storage.read_table(name, _READ).take(indices)), strict=True)
     )
-    found = []
+    written = []
     for number, texts in enumerate(contents.grouped(chosen)):
-        found.append((numbered_in(folder, first, number), len(texts), contents.characters(texts)))
-        storage.write_table(found[-1][0], contents.table(texts))
-    return found
+        written.append((numbered_in(folder, first, number), len(texts), contents.characters(texts)))
+        storage.write_table(written[-1][0], contents.table(texts))
+    return written
 
 
 def places_of(storage: Storage, index: Index, ids: set[str]) -> dict[int, list[str]]:
     """The given ids by the number of their shard."""
-    found: dict[int, list[str]] = {}
-    wanted = pa.array(list(ids), pa.string())
+    ids_by_shard: dict[int, list[str]] = {}
+    id_array = pa.array(list(ids), pa.string())
     for number, shard in enumerate(index.shards):
         column = storage.read_table(shard.name, ["text_id"]).column("text_id")
-        here = column.filter(pc.is_in(column, wanted)).to_pylist()
-        if here:
-            found[number] = here
-    return found
+        present = column.filter(pc.is_in(column, id_array)).to_pylist()
+        if present:
+            ids_by_shard[number] = present
+    return ids_by_shard
 
 
 def texts_of(storage: Storage, index: Index, ids: set[str]) -> dict[str, str]:
     """The texts of the given ids, read from the shards."""
-    found: dict[str, str] = {}
-    wanted = pa.array(list(ids), pa.string())
+    text_by_id: dict[str, str] = {}
+    id_array = pa.array(list(ids), pa.string())
     for names, texts in storage.columns([shard.name for shard in index.shards], ["text_id", "text"]):
-        here = pc.is_in(names, wanted)
-        found.update(zip(names.filter(here).to_pylist(), texts.filter(here).to_pylist(), strict=True))
-    return found
+        mask = pc.is_in(names, id_array)
+        text_by_id.update(zip(names.filter(mask).to_pylist(), texts.filter(mask).to_pylist(), strict=True))
+    return text_by_id
 
 
 def documents_of(storage: Storage, index: Index, ids: set[str]) -> dict[str, int]:
     """The document of each of these texts, a text without one being its own; empty where none has one."""
-    found: dict[str, int | None] = {}
+    document_by_id: dict[str, int | None] = {}
     for shard in index.shards:
         table = storage.read_table(shard.name, ["text_id", "document"])
-        wanted = pc.is_in(table.column("text_id"), pa.array(list(ids), pa.string()))
-        found.update(zip(*(column.to_pylist() for column in table.filter(wanted).columns), strict=True))
-    if all(document is None for document in found.values()):
+        mask = pc.is_in(table.column("text_id"), pa.array(list(ids), pa.string()))
+        document_by_id.update(zip(*(column.to_pylist() for column in table.filter(mask).columns), strict=True))
+    if all(document is None for document in document_by_id.values()):
         return {}
-    return {text_id: own_document(text_id) if document is None else document for text_id, document in found.items()}
+    return {text_id: own_document(text_id) if document is None else document for text_id, document in document_by_id.items()}

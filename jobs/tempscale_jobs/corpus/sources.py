@@ -150,15 +150,15 @@ def state(given: Source, without: str | None = None) -> dict[str, Any]:
 
 def identity(given: Source, without: str | None = None) -> dict[str, Any]:
     """The state of a source with a digest of each local file, by which a copy is recognised as the same."""
-    found = state(given, without)
+    facts_by_name = state(given, without)
     if not hub.is_dataset(given.source) and not is_local(given):
-        return found
-    local = {name: facts for name, facts in found.items() if isinstance(facts, list) and os.path.isfile(name)}
-    return found | states.digested(local)
+        return facts_by_name
+    local = {name: facts for name, facts in facts_by_name.items() if isinstance(facts, list) and os.path.isfile(name)}
+    return facts_by_name | states.digested(local)
 
 
 def content(given: Source, without: str | None = None) -> dict[str, Any]:
-    """The same of a source that is compared as it is: of local files sizes and digests, wherever and whenever written."""
+    """As `identity`, but of local files only sizes and digests, wherever and whenever they were written."""
     return {name: states.content(facts) for name, facts in identity(given, without).items()}
 
 
@@ -195,19 +195,19 @@ def changes(
 ) -> list[str]:  # fmt: skip
     """The names of the files of a source, or of these `files`, that are not in the state `before`."""
     if files is None:
-        own, now = before, state(given, without)
+        earlier, now = before, state(given, without)
         if lakes.kind(given.source) is not None:  # An older version wrote the number of a table's version alone.
-            now = {name: value for name, value in now.items() if name in own}
+            now = {name: value for name, value in now.items() if name in earlier}
     else:
-        own = {masked(file): before.get(masked(file)) for file in files}
+        earlier = {masked(file): before.get(masked(file)) for file in files}
         now = _of_files(file_system(given), files)
-    return sorted(name for name in {*own, *now} if not states.is_same(name, own.get(name), now.get(name)))
+    return sorted(name for name in {*earlier, *now} if not states.is_same(name, earlier.get(name), now.get(name)))
 
 
 def _check_state(given: Source, before: dict[str, Any], without: str | None, files: Sequence[str] | None) -> None:
     try:
         changed = changes(given, before, without, files)
-    except (OSError, UsageError):  # It is not there any more.
+    except (OSError, UsageError):  # The source is gone.
         changed = sorted(before if files is None else map(masked, files))
     if changed:
         more = f" and {len(changed) - 1:,} more" if len(changed) > 1 else ""
@@ -328,14 +328,14 @@ def _listed(given: Source, without: str | None) -> tuple[Any, Listing]:
         fs, path = _opened(source)
         web = _is_web_file(fs, path)
         is_folder = not web and fs.isdir(path)
-        found = Listing([], [], [], False, os.path.dirname(path))
+        listing = Listing([], [], [], False, os.path.dirname(path))
         if is_folder:
-            found = folders.of_folder(fs, path)
+            listing = folders.of_folder(fs, path)
         elif fs.exists(path):
-            found = found._replace(files=[path])
+            listing = listing._replace(files=[path])
         elif not web and any(magic in path for magic in "*?["):
-            found = folders.of_glob(fs, path)
-        files = _outside(fs, found.root, found.files, without)
+            listing = folders.of_glob(fs, path)
+        files = _outside(fs, listing.root, listing.files, without)
         _check_links(given, fs, files)
     except UsageError:
         raise
@@ -344,14 +344,14 @@ def _listed(given: Source, without: str | None) -> tuple[Any, Listing]:
             raise UsageError(needs(f"{kind} '{masked(source)}'", module)) from None
         raise UsageError(f"{kind} '{masked(source)}' cannot be opened: {reason(error, source)}") from None
     if files:
-        return fs, found._replace(files=files)
-    hidden = f" besides hidden ones ({len(found.hidden):,})" if found.hidden else ""
+        return fs, listing._replace(files=files)
+    hidden = f" besides hidden ones ({len(listing.hidden):,})" if listing.hidden else ""
     if is_folder:
         raise UsageError(
             f"{kind} folder '{masked(source)}' holds no Parquet, JSONL, CSV or text file{hidden}; known endings: "
             f"{', '.join(KINDS)}"
         )
-    if found.files or found.folders or found.hidden:
+    if listing.files or listing.folders or listing.hidden:
         raise UsageError(
             f"{kind} '{masked(source)}' matches folders or the run's own files only{hidden}; match the {kind}'s files"
         )
@@ -378,16 +378,16 @@ def _outside(fs: Any, root: str, files: list[str], without: str | None) -> list[
     if without is None:
         return files
     try:
-        other, path = fsspec.core.url_to_fs(os.path.expanduser(without))
+        other_fs, path = fsspec.core.url_to_fs(os.path.expanduser(without))
     except (ImportError, ValueError):
         return files  # A broken folder is reported where it is opened.
-    if type(other) is not type(fs):
+    if type(other_fs) is not type(fs):
         return files
     real = os.path.realpath if isinstance(fs, LocalFileSystem) else str
-    inside = real(path).rstrip("/") + "/"
-    if (real(root).rstrip("/") + "/").startswith(inside):
+    prefix = real(path).rstrip("/") + "/"
+    if (real(root).rstrip("/") + "/").startswith(prefix):
         return files
-    return [file for file in files if not real(file).startswith(inside)]
+    return [file for file in files if not real(file).startswith(prefix)]
 
 
 def _docstrings(given: Source, columns: Columns) -> Iterator[Record]:
@@ -397,18 +397,18 @@ def _docstrings(given: Source, columns: Columns) -> Iterator[Record]:
     for package in _packages(given.source):
         root = _package_folder(package)
         for file in sorted(root.rglob("*.py")):
-            inside = file.relative_to(root.parent)
-            if any(part in ("tests", "test", "_vendor", "__pycache__") for part in inside.parts):
+            relative = file.relative_to(root.parent)
+            if any(part in ("tests", "test", "_vendor", "__pycache__") for part in relative.parts):
                 continue
             try:
                 tree = ast.parse(file.read_bytes())
             except (SyntaxError, ValueError, RecursionError):
                 continue
-            module = ".".join(inside.with_suffix("").parts).removesuffix(".__init__")
+            module = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
             for name, text in _documented(tree, module):
                 if text not in seen:
                     seen.add(text)
-                    yield Record(f"{inside.as_posix()}:{name}", {"id": name, "text": text, _MODULE: module})
+                    yield Record(f"{relative.as_posix()}:{name}", {"id": name, "text": text, _MODULE: module})
 
 
 def _documented(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
@@ -441,12 +441,12 @@ def _packages(source: str) -> list[str]:
 
 def _package_folder(package: str) -> Path:
     try:
-        found = importlib.util.find_spec(package) if package.isidentifier() else None
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
     except (ImportError, ValueError):
-        found = None
-    if found is None or not found.submodule_search_locations:
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
         raise UsageError(f"corpus 'docstrings:{package}': no package '{package}' is installed here")
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def _version(package: str) -> str:

@@ -43,24 +43,24 @@ def digested(files: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
     part = min(1.0, _DIGESTED_BYTES / max(1, sum(facts[0] for facts in files.values())))
     with ThreadPoolExecutor(_READERS) as pool:
         digests = pool.map(lambda name: digest(name, part, *files[name]), files)
-        return {name: [*files[name], part, own] for name, own in zip(files, digests, strict=True)}
+        return {name: [*files[name], part, file_digest] for name, file_digest in zip(files, digests, strict=True)}
 
 
 @lru_cache(maxsize=65_536)
 def digest(file: str, part: float, size: int, *known: Any) -> str:
     """A digest of a local file in a known state: of `part` of each window of it, and of its end."""
-    found = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     with open(file, "rb") as stream:
         for start in range(0, size, _WINDOW_BYTES):
             stream.seek(start)
-            found.update(stream.read(math.ceil(part * min(_WINDOW_BYTES, size - start))))
+            hasher.update(stream.read(math.ceil(part * min(_WINDOW_BYTES, size - start))))
         stream.seek(max(0, size - _END_BYTES))
-        found.update(stream.read(_END_BYTES))
-    return found.hexdigest()
+        hasher.update(stream.read(_END_BYTES))
+    return hasher.hexdigest()
 
 
 def is_same(file: str, before: Any, now: Any) -> bool:
-    """Whether a file, or version, is as it was; a local file of the same size and time is, if its digest is."""
+    """Whether a file, or version, is unchanged; a local file of the same size and time is, if its digest is the same."""
     if not isinstance(before, list) or not isinstance(now, list):
         return bool(before == now)
     if before[:2] != now[:2]:

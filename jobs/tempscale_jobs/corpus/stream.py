@@ -28,7 +28,7 @@ SAMPLE_GROUP = 32_768
 """Rows of a sample that are grouped into parts together."""
 
 
-class Stream:
+class SourceReader:
     """The usable rows of a source, as parts and an index."""
 
     def __init__(
@@ -64,14 +64,14 @@ class Stream:
         self._left_out = sources.left_out(self._given, without)
         if len(self.units) == 1:
             whole = replace(self.units[0], limit=self._given.limit)
-            found, kept = self._read_whole(whole, stage)
-            if not contents.agrees(found.widths):
+            unit_read, kept_rows = self._read_whole(whole, stage)
+            if not contents.agrees(unit_read.widths):
                 sources.check_not_a_pipe(self._given, without)
                 self._forget()
-                found, kept = self._read_whole(whole, stage)
-            self._read[found.number] = found
+                unit_read, kept_rows = self._read_whole(whole, stage)
+            self._read[unit_read.number] = unit_read
             self._check_rejected()
-            self._found = self._index([found], kept)
+            self._found = self._index([unit_read], kept_rows)
 
     @property
     def index(self) -> Index:
@@ -109,7 +109,7 @@ class Stream:
         return self._found
 
     def read_all(self, cluster: Cluster, journal: Journal, what: str) -> None:
-        """Read all that is not read yet as a stage, «read WHAT»; there is no such stage if that is nothing."""
+        """Read all that is not read yet as a stage, «read WHAT»; no stage if all has been read."""
         if self.complete:
             return
         with journal.stage(f"read {what}", len(self.units)) as stage:
@@ -129,18 +129,18 @@ class Stream:
         # A session that goes on reads by the same dimensions.
         plan = {"source_state": self._state, "units": len(self.units)}
         self._storage.write_json(PLANNED, plan if self._width is None else plan | {"width": self._width})
-        there = set(self._storage.list("shards", ".json"))
+        existing = set(self._storage.list("shards", ".json"))
         for unit in self.units:
-            if reading.unit_name(unit.number) in there:
+            if reading.unit_name(unit.number) in existing:
                 self._read[unit.number] = self._as_read(unit.number)
                 reading.sweep(self._storage, self._contents, self._read[unit.number])
         if stage is not None:
             stage.resize(len(self.units))  # A limit may leave some out.
             stage.advance(len(self._read))
-        left = {unit.number: unit for unit in self.units if unit.number not in self._read}
-        how = Reading(self._storage, self._contents, left, self._seed, self._state)
-        pieces = [Piece(number, (number,), units.named(self._given, unit)) for number, unit in left.items()]
-        for piece in run_with_ray_data(cluster, read_unit, pieces, {"how": how}, where):
+        remaining = {unit.number: unit for unit in self.units if unit.number not in self._read}
+        context = Reading(self._storage, self._contents, remaining, self._seed, self._state)
+        pieces = [Piece(number, (number,), units.named(self._given, unit)) for number, unit in remaining.items()]
+        for piece in run_with_ray_data(cluster, read_unit, pieces, {"how": context}, where):
             self._read[piece.number] = self._as_read(piece.number)
             if stage is not None:
                 stage.advance(1)
@@ -151,10 +151,10 @@ class Stream:
             return self._read_units(cluster, stage)
         repeated = self._without_repeated(cluster)
         self._check_rejected()
-        kept = [self._read[unit.number] for unit in self.units]
+        kept_units = [self._read[unit.number] for unit in self.units]
         if self._given.sample is not None:
-            kept = self._sampled(cluster, self._given.sample, repeated, where)
-        return self._index(kept, sum(rows for unit in kept for rows, _ in unit.parts))
+            kept_units = self._sampled(cluster, self._given.sample, repeated, where)
+        return self._index(kept_units, sum(rows for unit in kept_units for rows, _ in unit.parts))
 
     def _forget(self) -> None:
         """Remove what was read by the dimensions of the first embedding, where most have others."""
@@ -172,7 +172,7 @@ class Stream:
         return units.numbered(self.units, self._counted(cluster, units.lines_in, pieces, where))
 
     def _counted(
-        self, cluster: Cluster, count: Callable[..., int], pieces: Sequence[units.Piece], where: dict[str, Any]
+        self, cluster: Cluster, count: Callable[..., int], pieces: Sequence[units.SourcePart], where: dict[str, Any]
     ) -> list[int]:
         """What tasks count in each piece."""
         work = [(self._given, piece, self._contents.columns) for piece in pieces]
@@ -180,16 +180,16 @@ class Stream:
 
     def _limited(self, cluster: Cluster, planned: tuple[Unit, ...], where: dict[str, Any]) -> tuple[Unit, ...]:
         """The units that hold the first rows, if only these are asked for; rows that are not known are counted."""
-        limit, found = self._given.limit, list[Unit]()
+        limit, limited_units = self._given.limit, list[Unit]()
         if limit is None:
             return planned
         for unit in planned:
             if limit <= 0:
                 break
             rows = unit.rows if unit.rows is not None else sum(self._counted(cluster, units.rows_in, unit.pieces, where))
-            found.append(replace(unit, limit=min(rows, limit)))
+            limited_units.append(replace(unit, limit=min(rows, limit)))
             limit -= rows
-        return tuple(found)
+        return tuple(limited_units)
 
     def _without_repeated(self, cluster: Cluster) -> list[str]:
         """Remove the rows whose ids an earlier unit has; return the tables that name these rows."""
@@ -201,31 +201,31 @@ class Stream:
         work: list[tuple[Any, ...]] = [(numbers, (k, parts), names[k]) for k in range(parts)]
         counts = self._results(cluster, distinct.repeated, work, "range of ids")
         names = [name for name, rows in zip(names, counts, strict=True) if rows]
-        gone = distinct.rows_by_unit(self._storage, names)
-        work = [(self._contents, self._read[n], rows) for n, rows in gone.items() if not self._read[n].repeated]
+        repeated_rows = distinct.rows_by_unit(self._storage, names)
+        work = [(self._contents, self._read[n], rows) for n, rows in repeated_rows.items() if not self._read[n].repeated]
         for unit in self._results(cluster, reading.without_repeated, work, "repeated rows"):
             self._read[unit.number] = unit
         return names
 
-    def _sampled(self, cluster: Cluster, size: int, gone: list[str], where: dict[str, Any]) -> list[UnitRead]:
+    def _sampled(self, cluster: Cluster, size: int, repeated: list[str], where: dict[str, Any]) -> list[UnitRead]:
         """Draw the sample, read the units that hold rows of it once more, and group these rows; return the groups."""
         name, numbers = f"{of_unit('drawn', 0)}.parquet", [unit.number for unit in self.units]
-        copied = self._copies(cluster, size)
-        (counts,) = self._results(cluster, distinct.sampled, [(numbers, size, (gone, copied), name)], "sample")
-        groups, own, rows = list[list[int]](), list[int](), 0
+        copies = self._copies(cluster, size)
+        (counts,) = self._results(cluster, distinct.sampled, [(numbers, size, (repeated, copies), name)], "sample")
+        groups, group, rows = list[list[int]](), list[int](), 0
         for number in sorted(counts):
-            own.append(number)
+            group.append(number)
             rows += counts[number]
             if rows >= SAMPLE_GROUP:
-                groups, own, rows = [*groups, own], [], 0
-        groups = [*groups, own] if own else groups
-        there = set(self._storage.list("shards"))
+                groups, group, rows = [*groups, group], [], 0
+        groups = [*groups, group] if group else groups
+        existing = set(self._storage.list("shards"))
         chosen = distinct.rows_by_unit(self._storage, [name]) if counts else {}
-        waiting = [number for number in chosen if reading.chosen_of(number) not in there]
+        unread = [number for number in chosen if reading.chosen_of(number) not in existing]
         by_number = {unit.number: unit for unit in self.units}
-        rows_of = [(self._contents, by_number[n], chosen[n], self._state) for n in waiting]
+        rows_of = [(self._contents, by_number[n], chosen[n], self._state) for n in unread]
         self._results(cluster, reading.choose, rows_of, "rows of the sample", where)
-        work = [(self._contents, k, own) for k, own in enumerate(groups)]
+        work = [(self._contents, k, group) for k, group in enumerate(groups)]
         return self._results(cluster, reading.regroup, work, "group of the sample")
 
     def _copies(self, cluster: Cluster, size: int) -> list[str]:
@@ -251,10 +251,10 @@ class Stream:
         """The results of a function of the storage and of each of these arguments, run as tasks."""
         return results(cluster, function, [(self._storage, *arguments) for arguments in work], name, where)
 
-    def _shards(self, kept: Sequence[UnitRead]) -> list[Shard]:
+    def _shards(self, kept_units: Sequence[UnitRead]) -> list[Shard]:
         if self._contents.folder != "shards":
             return []
-        return [Shard(unit.part(self._contents, k), *part) for unit in kept for k, part in enumerate(unit.parts)]
+        return [Shard(unit.part(self._contents, k), *part) for unit in kept_units for k, part in enumerate(unit.parts)]
 
     def _counts(self) -> Counts:
         """The counts of all rows that have been read."""
@@ -269,12 +269,12 @@ class Stream:
             raise nothing_usable(self._given, self._contents.what, counts.read, counts.reasons)
         check_rejected(self._given, (counts.rejected, counts.read), counts.reasons, self._storage.root)
 
-    def _index(self, kept: Sequence[UnitRead], analysed: int) -> Index:
+    def _index(self, kept_units: Sequence[UnitRead], analysed: int) -> Index:
         """Write the index."""
         counts = self._counts()
         return Index(
-            masked(self._given.source), self._state, reading.fingerprint_of(kept), counts.read, counts.rejected,
-            counts.usable, analysed, dict(sorted(counts.reasons.items())), tuple(self._shards(kept)),
+            masked(self._given.source), self._state, reading.fingerprint_of(kept_units), counts.read, counts.rejected,
+            counts.usable, analysed, dict(sorted(counts.reasons.items())), tuple(self._shards(kept_units)),
         ).kept(self._storage)  # fmt: skip
 
 

@@ -36,7 +36,7 @@ class Sizes(Protocol):
         """Most bytes of a unit, unless it is one piece that cannot be divided."""
 
 
-class Piece(NamedTuple):
+class SourcePart(NamedTuple):
     """What is read of one file, table or data set at a time."""
 
     kind: str
@@ -60,7 +60,7 @@ class Unit:
     """Consecutive pieces of a source: what one task reads."""
 
     number: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SourcePart, ...]
     limit: int | None = None
     """Only so many of its rows are read."""
 
@@ -87,17 +87,17 @@ def plan(given: Source, columns: Columns, sizes: Sizes, without: str | None = No
     Raises:
         UsageError: there is no such source, a column is missing, or a file cannot be read.
     """
-    units, own, rows, size = list[Unit](), list[Piece](), 0, 0
+    units, pieces, rows, size = list[Unit](), list[SourcePart](), 0, 0
     for piece in _pieces(given, columns, sizes, without):
-        if own and (rows + (piece.rows or 0) > sizes.unit_rows or size + piece.bytes > sizes.unit_bytes):
-            units.append(Unit(len(units), tuple(own)))
-            own, rows, size = [], 0, 0
-        own.append(piece)
+        if pieces and (rows + (piece.rows or 0) > sizes.unit_rows or size + piece.bytes > sizes.unit_bytes):
+            units.append(Unit(len(units), tuple(pieces)))
+            pieces, rows, size = [], 0, 0
+        pieces.append(piece)
         rows, size = rows + (piece.rows or 0), size + piece.bytes
-    if own:
-        units.append(Unit(len(units), tuple(own)))
+    if pieces:
+        units.append(Unit(len(units), tuple(pieces)))
     if len(units) < 2:
-        return (Unit(0, (Piece("source", bytes=sum(unit.bytes for unit in units)),)),)
+        return (Unit(0, (SourcePart("source", bytes=sum(unit.bytes for unit in units)),)),)
     return tuple(units)
 
 
@@ -126,25 +126,25 @@ def unchanged(given: Source, unit: Unit, state: dict[str, Any]) -> Iterator[None
         yield
 
 
-def rows_in(given: Source, piece: Piece, columns: Columns) -> int:
+def rows_in(given: Source, piece: SourcePart, columns: Columns) -> int:
     """How many rows a piece has; a blank line is none."""
     return sum(1 for _ in _records(given, piece, columns)) if piece.rows is None else piece.rows
 
 
-def lines_in(given: Source, piece: Piece, columns: Columns) -> int:
+def lines_in(given: Source, piece: SourcePart, columns: Columns) -> int:
     """How many lines begin in a piece of a plain file, blank ones too."""
     with sources.readable(piece.file), sources.file_system(given).open(piece.file, "rb") as stream:
         # A line begins at the first byte of a file and behind each line feed.
-        found, at = int(piece.first == 0), max(0, piece.first - 1)
+        count, at = int(piece.first == 0), max(0, piece.first - 1)
         stream.seek(at)
         while at < piece.last - 1 and (block := stream.read(min(_COUNTED_BYTES, piece.last - 1 - at))):
-            found, at = found + block.count(b"\n"), at + len(block)
-    return found
+            count, at = count + block.count(b"\n"), at + len(block)
+    return count
 
 
 def numbered(units: Sequence[Unit], lines: Sequence[int]) -> tuple[Unit, ...]:
     """The units with the number of each piece's first line, from the lines of each piece that has lines, in their order."""
-    counts, found = iter(lines), list[Unit]()
+    counts, numbered_units = iter(lines), list[Unit]()
     file, row = "", 0
     for unit in units:
         pieces = []
@@ -154,39 +154,39 @@ def numbered(units: Sequence[Unit], lines: Sequence[int]) -> tuple[Unit, ...]:
                 file, begins, row = piece.file, row, row + next(counts)
                 piece = piece._replace(row=begins)
             pieces.append(piece)
-        found.append(replace(unit, pieces=tuple(pieces)))
-    return tuple(found)
+        numbered_units.append(replace(unit, pieces=tuple(pieces)))
+    return tuple(numbered_units)
 
 
-def _pieces(given: Source, columns: Columns, sizes: Sizes, without: str | None) -> Iterator[Piece]:
+def _pieces(given: Source, columns: Columns, sizes: Sizes, without: str | None) -> Iterator[SourcePart]:
     source = given.source
     if source.startswith("docstrings:"):  # Of this machine's packages, and distinct among all of them.
-        yield Piece("source")
+        yield SourcePart("source")
     elif hub.is_dataset(source):
         shards = hub.shards(source)
         # A data set's shards are files: each alone, because nothing tells how long it is.
         if shards < 2:
-            yield Piece("source")
+            yield SourcePart("source")
         else:
-            yield from (Piece("hub", str(k), bytes=sizes.unit_bytes) for k in range(shards))
+            yield from (SourcePart("hub", str(k), bytes=sizes.unit_bytes) for k in range(shards))
     elif lakes.kind(source) is not None:
         for file, first, number, rows, size in lakes.fragments(source, columns):
-            for one in _ranges(first, number, rows, size, sizes):
-                yield Piece(str(lakes.kind(source)), file, "", *one)
+            for bounds in _ranges(first, number, rows, size, sizes):
+                yield SourcePart(str(lakes.kind(source)), file, "", *bounds)
     else:
         yield from _files(given, columns, sizes, without)
 
 
-def _files(given: Source, columns: Columns, sizes: Sizes, without: str | None) -> Iterator[Piece]:
+def _files(given: Source, columns: Columns, sizes: Sizes, without: str | None) -> Iterator[SourcePart]:
     fs, files = sources.expand(given, without)
     places = sources.places(files)
     for file in files:
         sources.check_kind(given, file)
     if not all(map(sources.is_read_twice, files)):
-        yield Piece("source")
+        yield SourcePart("source")
         return
 
-    def pieces(file: str, place: str) -> list[Piece]:
+    def pieces(file: str, place: str) -> list[SourcePart]:
         with sources.readable(file):
             size = int(fs.size(file) or 0)
             kind = KINDS[suffix(file)]
@@ -194,23 +194,23 @@ def _files(given: Source, columns: Columns, sizes: Sizes, without: str | None) -
                 with fs.open(file, "rb") as stream:
                     groups = readers.row_groups(stream, place, columns)
                 return [
-                    Piece("parquet", file, place, *one)
-                    for first, rows, own in groups
-                    for one in _ranges(first, first, rows, own, sizes)
+                    SourcePart("parquet", file, place, *bounds)
+                    for first, rows, group_size in groups
+                    for bounds in _ranges(first, first, rows, group_size, sizes)
                 ]
             if kind in ("jsonl", "text") and readers.is_plain(file) and size > sizes.unit_bytes:
                 with fs.open(file, "rb") as stream:
                     readers.beginning(stream, place)  # It is refused here if it is no UTF-8.
                 cuts = [*range(0, size, sizes.unit_bytes), size]
                 return [
-                    Piece("lines", file, place, first, last, None if first else 0, bytes=last - first)
+                    SourcePart("lines", file, place, first, last, None if first else 0, bytes=last - first)
                     for first, last in pairwise(cuts)
                 ]
-            return [Piece("file", file, place, bytes=size)]
+            return [SourcePart("file", file, place, bytes=size)]
 
     with ThreadPoolExecutor(_READERS) as pool:
-        for found in pool.map(pieces, files, places):
-            yield from found
+        for pieces_of_file in pool.map(pieces, files, places):
+            yield from pieces_of_file
 
 
 def _ranges(first: int, number: int, rows: int, size: int, sizes: Sizes) -> Iterator[tuple[int, int, int, int, int]]:
@@ -222,7 +222,7 @@ def _ranges(first: int, number: int, rows: int, size: int, sizes: Sizes) -> Iter
             yield first + begin, first + end, number + begin, end - begin, size * (end - begin) // rows
 
 
-def _records(given: Source, piece: Piece, columns: Columns) -> Iterator[Record]:
+def _records(given: Source, piece: SourcePart, columns: Columns) -> Iterator[Record]:
     if piece.kind == "hub":
         yield from hub.records(given.source, columns, int(piece.file))
     elif piece.kind in ("lance", "delta"):
@@ -245,7 +245,7 @@ def named(given: Source, unit: Unit) -> str:
     return name + (f" and {more:,} more" if more else "")
 
 
-def _named(given: Source, piece: Piece) -> str:
+def _named(given: Source, piece: SourcePart) -> str:
     if piece.kind == "hub":
         return f"shard {piece.file} of {masked(given.source)}"
     file = piece.place or masked(given.source)
@@ -256,9 +256,9 @@ def _named(given: Source, piece: Piece) -> str:
 
 def local_files(given: Source, units: Sequence[Unit]) -> list[str]:
     """The files of this machine that units are read from; empty where they come from elsewhere."""
-    found = {piece.file for unit in units for piece in unit.pieces if piece.kind in ("parquet", "lines", "file")}
-    if found and sources.is_local(given):
-        return sorted(found)
+    files = {piece.file for unit in units for piece in unit.pieces if piece.kind in ("parquet", "lines", "file")}
+    if files and sources.is_local(given):
+        return sorted(files)
     if lakes.kind(given.source) is not None:
         path = os.path.abspath(lakes.path(given.source))
         return [path] if os.path.exists(path) else []

@@ -63,8 +63,8 @@ class Vectors:
         """Read by these dimensions, or by those of the source's first usable embedding; returns them."""
         if width is None:
             counts, reader = Counts(), Reader(self.corpus)
-            found = usable(rows(self.corpus, self._without), self.corpus.limit, counts, None, reader)
-            if next(found, None) is None:
+            usable_rows = usable(rows(self.corpus, self._without), self.corpus.limit, counts, None, reader)
+            if next(usable_rows, None) is None:
                 self.agrees(reader.widths.items())  # A mistake in the options is the reason, if there is one.
             width = reader.width
         self.width = width
@@ -90,17 +90,17 @@ class Vectors:
 
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None) -> Iterator[Vector]:
         """The usable embeddings of a unit."""
-        own = (_row(self.corpus, one) for one in records(self.corpus, unit, self.columns, self._without))
+        source_rows = (_row(self.corpus, record) for record in records(self.corpus, unit, self.columns, self._without))
         reader = Reader(self.corpus, self.width)
-        for one in usable(own, unit.limit, counts, rejects, reader):
-            row, length = one.content
-            yield Vector(one.text_id, row, length, one.document, one.place, one.digest, one.copy)
+        for item in usable(source_rows, unit.limit, counts, rejects, reader):
+            embedding, length = item.content
+            yield Vector(item.text_id, embedding, length, item.document, item.place, item.digest, item.copy)
         counts.widths.update(reader.widths)
 
     def grouped(self, items: Iterable[Vector], begins: bool = False) -> Iterator[list[Vector]]:
         """Consecutive embeddings, 4,096 a part."""
-        taken = iter(items)
-        return iter(lambda: list(islice(taken, PART)), [])
+        iterator = iter(items)
+        return iter(lambda: list(islice(iterator, PART)), [])
 
     def table(self, items: Sequence[Vector]) -> pa.Table:
         """Embeddings as texts/ keeps them."""
@@ -141,9 +141,9 @@ class Reader:
         self.widths = Counter[int]()
         """How many rows have how many dimensions, in the order in which these were first seen."""
 
-    def __call__(self, given: tuple[Any, Any, Any]) -> tuple[tuple[np.ndarray, int] | None, str | None]:
+    def __call__(self, values: tuple[Any, Any, Any]) -> tuple[tuple[np.ndarray, int] | None, str | None]:
         """Read a row's values of the embedding's, the length's and the text's column."""
-        embedding, length, text = given
+        embedding, length, text = values
         size, problem = self._length(length, text)
         if problem is not None:
             return None, problem
@@ -159,9 +159,9 @@ class Reader:
             return None, f"the embedding has {width} dimensions where most have {self.width}"
         with np.errstate(over="ignore", invalid="ignore"):
             row = (row * self._scale)[: self._dims]
-        units, wrong = unit_rows(row[None])
-        if wrong:
-            return None, wrong[0]
+        units, problems = unit_rows(row[None])
+        if problems:
+            return None, problems[0]
         return (units[0].astype(np.float32), size), None
 
     def misfit(self, width: int) -> str | None:
@@ -213,13 +213,13 @@ def unit_rows(rows: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
     """The rows of a float64 matrix scaled to unit length, and why some, by their number, have no direction."""
     largest = np.abs(rows).max(axis=1)
     finite = np.isfinite(largest)
-    wrong = dict.fromkeys(np.flatnonzero(~finite).tolist(), NOT_FINITE)
-    wrong |= dict.fromkeys(np.flatnonzero(largest == 0).tolist(), "the embedding is zero and has no direction")
+    problems = dict.fromkeys(np.flatnonzero(~finite).tolist(), NOT_FINITE)
+    problems |= dict.fromkeys(np.flatnonzero(largest == 0).tolist(), "the embedding is zero and has no direction")
     # A power of two is exact, and squares of what is left neither overflow nor vanish.
     _, exponent = np.frexp(np.where(finite, largest, 1.0))
     scaled = np.ldexp(rows, -exponent[:, None])
     with np.errstate(invalid="ignore"):
-        return scaled / np.linalg.norm(scaled, axis=1)[:, None], wrong
+        return scaled / np.linalg.norm(scaled, axis=1)[:, None], problems
 
 
 def rows(settings: Corpus, without: str | None = None) -> Iterator[Row]:
@@ -233,14 +233,14 @@ def columns_of(settings: Corpus) -> Columns:
     named, optional = sources.id_columns(settings)
     of_queries = isinstance(settings, Queries)
     option = "--queries-embedding-column" if of_queries else "--embedding-column"
-    wanted: dict[str, str | None] = {settings.embedding_column: option}
+    required: dict[str, str | None] = {settings.embedding_column: option}
     if settings.length_column is not None:
-        wanted[settings.length_column] = "queries.length_column" if of_queries else "--length-column"
-    elif of_queries:  # No figure is by the length of what asks.
+        required[settings.length_column] = "queries.length_column" if of_queries else "--length-column"
+    elif of_queries:  # No figure depends on the length of a query.
         optional = optional | {settings.text_column: None}
     else:
-        wanted[settings.text_column] = "--text-column, or the lengths with --length-column"
-    return Columns(wanted, named | sources.document_columns(settings), optional)
+        required[settings.text_column] = "--text-column, or the lengths with --length-column"
+    return Columns(required, named | sources.document_columns(settings), optional)
 
 
 def _row(settings: Corpus, record: Record) -> Row:

@@ -31,12 +31,12 @@ def correct(config: CorrectConfig, journal: Journal, *, fresh: bool = False) -> 
         UsageError: the configuration, the correction, the embeddings or the run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
-    found = config.saved
+    saved = config.saved
     with lifecycle.locked(config, journal, fresh=fresh) as opening:
-        _check(config, found)
+        _check(config, saved)
         with opening.run() as life:
             if not _finished(config, life, journal):
-                _correct_all(config, life, found, journal)
+                _correct_all(config, life, saved, journal)
     return life.run
 
 
@@ -49,15 +49,15 @@ def _finished(config: CorrectConfig, life: Lifecycle, journal: Journal) -> bool:
         return not life.reopen_if_damaged(stage)
 
 
-def _correct_all(config: CorrectConfig, life: Lifecycle, found: Saved, journal: Journal) -> None:
+def _correct_all(config: CorrectConfig, life: Lifecycle, saved: Saved, journal: Journal) -> None:
     """Correct every unit of the source."""
     run = life.run
     with journal.stage("read the embeddings") as stage:
-        planned, state = _plan(config, run.storage, found)
+        planned, state = _plan(config, run.storage, saved)
         rows = sum(unit.rows for unit in planned)
         stage.note = f"{rows:,} rows in {len(planned):,} units{sources.left_out(config.embeddings, config.out)}"
-    with life.cluster() as cluster, journal.stage(found.correction.canonical, rows) as stage:
-        task = units.Task(run.storage, config.embeddings, found.correction, config.side, config.equal_norms)
+    with life.cluster() as cluster, journal.stage(saved.correction.canonical, rows) as stage:
+        task = units.Task(run.storage, config.embeddings, saved.correction, config.side, config.equal_norms)
         _correct(config, cluster, task, planned, stage)
         facts = counted(task, planned)
         if sources.changes(config.embeddings, state, config.out):
@@ -70,13 +70,13 @@ def _correct_all(config: CorrectConfig, life: Lifecycle, found: Saved, journal: 
         stage.note = f"{facts['corrected']:,} {config.side}{lost}"
     life.record(
         command=config.command, embeddings={"source_state": state} | facts,
-        correction={"name": found.correction.canonical, "sha256": found.correction.digest},
+        correction={"name": saved.correction.canonical, "sha256": saved.correction.digest},
     )  # fmt: skip
 
 
-def _check(config: CorrectConfig, found: Saved) -> None:
+def _check(config: CorrectConfig, saved: Saved) -> None:
     """Raise if the correction is of another model than the option names, or depends on lengths and there are none."""
-    correction = found.correction
+    correction = saved.correction
     needs = correction.needs_tokens if config.side == "documents" else correction.needs_query_tokens
     if needs and config.embeddings.length_column is None:
         raise UsageError(
@@ -89,43 +89,43 @@ def _check(config: CorrectConfig, found: Saved) -> None:
     if config.model is None:
         return
     try:
-        own = checkpoint.fingerprint(checkpoint.resolve(config.model))
+        fingerprint = checkpoint.fingerprint(checkpoint.resolve(config.model))
     except ValueError as error:
         raise UsageError(str(error)) from None
-    known = found.model.get("fingerprint")
+    known = saved.model.get("fingerprint")
     if known is None:
         raise UsageError("--model: the correction's file does not say of which model it is; leave the option out")
-    if known != own:
+    if known != fingerprint:
         raise UsageError(
-            f"the correction was fitted to embeddings of model {found.model.get('name', known)}, not of '{config.model}': "
+            f"the correction was fitted to embeddings of model {saved.model.get('name', known)}, not of '{config.model}': "
             "fit one by tempscale tune with this model"
         )
 
 
-def _plan(config: CorrectConfig, storage: Storage, found: Saved) -> tuple[tuple[units.Unit, ...], dict[str, Any]]:
+def _plan(config: CorrectConfig, storage: Storage, saved: Saved) -> tuple[tuple[units.RowGroups, ...], dict[str, Any]]:
     """The units of the source, and its state; raises if the source changed since the run began."""
-    correction, given = found.correction, config.embeddings
-    state = sources.identity(given, config.out)
+    correction, embeddings = saved.correction, config.embeddings
+    state = sources.identity(embeddings, config.out)
     if storage.exists(PLANNED):
-        sources.check_unchanged(given, config.out, storage.read_json(PLANNED)["source_state"])
-    planned = units.plan(given, units.columns_of(given), config.out)
-    units.check_lengths(given, planned)
-    width = units.other_dimensions(given, planned, correction.dim)
+        sources.check_unchanged(embeddings, config.out, storage.read_json(PLANNED)["source_state"])
+    planned = units.plan(embeddings, units.columns_of(embeddings), config.out)
+    units.check_lengths(embeddings, planned)
+    width = units.other_dimensions(embeddings, planned, correction.dim)
     if width is not None:
         raise UsageError(
             f"{correction.canonical} is for embeddings of {correction.dim} dimensions, and those of "
-            f"'{masked(given.source)}' have {width}"
+            f"'{masked(embeddings.source)}' have {width}"
         )
     storage.write_json(PLANNED, {"source_state": state, "units": len(planned)})
     return planned, state
 
 
 def _correct(
-    config: CorrectConfig, cluster: Cluster, task: units.Task, planned: tuple[units.Unit, ...], stage: Stage
+    config: CorrectConfig, cluster: Cluster, task: units.Task, planned: tuple[units.RowGroups, ...], stage: Stage
 ) -> None:
-    """Stream the units that are not done through tasks of Ray Data."""
-    there = set(task.storage.list("shards", ".json"))
-    left = {unit.number: unit for unit in planned if task.done(unit.number) not in there}
+    """Stream the unfinished units through tasks of Ray Data."""
+    finished = set(task.storage.list("shards", ".json"))
+    left = {unit.number: unit for unit in planned if task.done(unit.number) not in finished}
     stage.advance(sum(unit.rows for unit in planned if unit.number not in left))
     if not left:
         return
@@ -137,7 +137,7 @@ def _correct(
         stage.advance(piece.size)
 
 
-def counted(task: units.Task, planned: tuple[units.Unit, ...]) -> dict[str, Any]:
+def counted(task: units.Task, planned: tuple[units.RowGroups, ...]) -> dict[str, Any]:
     """The counts of all units.
 
     Raises:
@@ -145,9 +145,9 @@ def counted(task: units.Task, planned: tuple[units.Unit, ...]) -> dict[str, Any]
     """
     reasons, corrected = Counter[str](), 0
     for unit in planned:
-        own = task.storage.read_json(task.done(unit.number))
-        corrected += own["corrected"]
-        reasons.update(own["reasons"])
+        counts = task.storage.read_json(task.done(unit.number))
+        corrected += counts["corrected"]
+        reasons.update(counts["reasons"])
     rows = sum(unit.rows for unit in planned)
     if not corrected:
         raise UsageError(f"none of {rows:,} rows can be corrected: {most_frequent(reasons)}")

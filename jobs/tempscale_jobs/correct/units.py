@@ -1,7 +1,7 @@
 """The row groups of a table of embeddings, a unit's rows as corrected parts below vectors/, and the rows that have none.
 
 A unit is read a few rows at a time, so memory does not depend on the size of its row groups; which rows go into a part
-depends on the files and the settings alone. A unit is done when its file in shards/ is there, which is written last.
+depends on the files and the settings alone. A unit is done when its file in shards/ exists, which is written last.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHOWN = 24
 """Characters of a wrong length in its reason."""
 
 
-class Unit(NamedTuple):
+class RowGroups(NamedTuple):
     """Consecutive row groups of one file."""
 
     number: int
@@ -77,7 +77,7 @@ def columns_of(given: Embeddings) -> Columns:
     return Columns(needed, {}, {})
 
 
-def plan(given: Embeddings, columns: Columns, out: str) -> tuple[Unit, ...]:
+def plan(given: Embeddings, columns: Columns, out: str) -> tuple[RowGroups, ...]:
     """The units of all files, in their order.
 
     Raises:
@@ -104,39 +104,39 @@ def plan(given: Embeddings, columns: Columns, out: str) -> tuple[Unit, ...]:
             sizes = [opened.metadata.row_group(k).num_rows for k in range(opened.metadata.num_row_groups)]
             return opened.schema_arrow.remove_metadata(), sizes
 
-    units = list[Unit]()
+    units = list[RowGroups]()
     with ThreadPoolExecutor(_READERS) as pool:
         footers = list(pool.map(footer, files, places))
     for file, place, (schema, sizes) in zip(files, places, footers, strict=True):
         _check_schema(given, file, schema, footers[0][0])
-        own, first, rows = list[int](), 0, 0
+        groups, first, rows = list[int](), 0, 0
         for group, size in enumerate([*sizes, given.unit_rows + 1]):
-            if own and rows + size > given.unit_rows:
-                units.append(Unit(len(units), file, place, tuple(own), first, rows))
-                own, first, rows = [], first + rows, 0
-            own.append(group)
+            if groups and rows + size > given.unit_rows:
+                units.append(RowGroups(len(units), file, place, tuple(groups), first, rows))
+                groups, first, rows = [], first + rows, 0
+            groups.append(group)
             rows += size
     if not any(unit.rows for unit in units):
         raise UsageError(f"embeddings '{masked(source)}' has no row")
     return tuple(unit for unit in units if unit.rows)
 
 
-def _check_schema(given: Embeddings, file: str, schema: pa.Schema, first: pa.Schema) -> None:
+def _check_schema(embeddings: Embeddings, file: str, schema: pa.Schema, first: pa.Schema) -> None:
     """Raise if a file's embeddings are no lists of numbers, or if its columns are not those of the first file."""
-    kind = schema.field(given.column).type
+    kind = schema.field(embeddings.column).type
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     numbers = (pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal)
     if not listed or not any(holds(kind.value_type) for holds in numbers):
-        raise UsageError(f"column '{given.column}' of '{masked(file)}' holds {kind}; embeddings are lists of numbers")
-    if given.length_column is not None and given.length_column in schema.names:
-        kind = schema.field(given.length_column).type
+        raise UsageError(f"column '{embeddings.column}' of '{masked(file)}' holds {kind}; embeddings are lists of numbers")
+    if embeddings.length_column is not None and embeddings.length_column in schema.names:
+        kind = schema.field(embeddings.length_column).type
         if pa.types.is_nested(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind):
-            raise UsageError(f"column '{given.length_column}' of '{masked(file)}' holds {kind}; lengths are numbers")
+            raise UsageError(f"column '{embeddings.length_column}' of '{masked(file)}' holds {kind}; lengths are numbers")
     if schema.names != first.names:
         raise UsageError(f"'{masked(file)}' has other columns than the first file: {', '.join(schema.names)}")
 
 
-def check_lengths(given: Embeddings, units: tuple[Unit, ...]) -> None:
+def check_lengths(given: Embeddings, units: tuple[RowGroups, ...]) -> None:
     """Raise a UsageError if the first rows have texts where lengths are asked for, and none is a number in digits."""
     first = next(batches(given, units[0]), None)
     if given.length_column is None or first is None:
@@ -147,7 +147,7 @@ def check_lengths(given: Embeddings, units: tuple[Unit, ...]) -> None:
         raise UsageError(f"column '{given.length_column}' of '{file}' holds '{text}'; lengths are numbers")
 
 
-def other_dimensions(given: Embeddings, units: tuple[Unit, ...], wanted: int) -> int | None:
+def other_dimensions(given: Embeddings, units: tuple[RowGroups, ...], wanted: int) -> int | None:
     """The most frequent dimensions if no embedding that is looked at has the wanted ones; None if one has, or all are null.
 
     All of the first unit is looked at, and the first rows of the others: how many rows fit is known when all are read.
@@ -163,7 +163,7 @@ def other_dimensions(given: Embeddings, units: tuple[Unit, ...], wanted: int) ->
     return sizes.most_common(1)[0][0] if sizes else None
 
 
-def correct(number: int, task: Task, units: dict[int, Unit]) -> None:
+def correct(number: int, task: Task, units: dict[int, RowGroups]) -> None:
     """Correct a unit, unless it is done."""
     if not task.storage.exists(task.done(number)):
         with threadpool_limits(1):  # The last bits of a product may depend on the number of threads.
@@ -171,25 +171,25 @@ def correct(number: int, task: Task, units: dict[int, Unit]) -> None:
         return_freed()
 
 
-def correct_unit(task: Task, unit: Unit) -> dict[str, Any]:
+def correct_unit(task: Task, unit: RowGroups) -> dict[str, Any]:
     """Write the parts of a unit; return how many rows they have and why others have none."""
     rejects, reasons = Rejects(task.storage, unit.number), Counter[str]()
-    waiting, number, kept, row = list[pa.Table](), 0, 0, unit.first
+    waiting, number, corrected, row = list[pa.Table](), 0, 0, unit.first
     for batch in batches(task.given, unit):
         table, wrong = moved_rows(task, batch)
         for k, reason in sorted(wrong.items()):
             rejects.add(None, f"{unit.place}:{row + k}", reason)
         reasons.update(wrong.values())
-        row, kept = row + batch.num_rows, kept + table.num_rows
+        row, corrected = row + batch.num_rows, corrected + table.num_rows
         waiting.append(table)
-        if sum(own.num_rows for own in waiting) >= ROWS_OF_A_PART:
+        if sum(block.num_rows for block in waiting) >= ROWS_OF_A_PART:
             number, waiting = _written(task, unit, number, waiting), []
     _written(task, unit, number, waiting)
     rejects.flush()
-    return {"rows": unit.rows, "corrected": kept, "reasons": dict(sorted(reasons.items()))}
+    return {"rows": unit.rows, "corrected": corrected, "reasons": dict(sorted(reasons.items()))}
 
 
-def batches(given: Embeddings, unit: Unit) -> Iterator[pa.Table]:
+def batches(given: Embeddings, unit: RowGroups) -> Iterator[pa.Table]:
     """The rows of a unit, a few at a time."""
     with sources.readable(unit.file), sources.file_system(given).open(unit.file, "rb") as stream:
         file = pq.ParquetFile(stream, pre_buffer=False)
@@ -197,7 +197,7 @@ def batches(given: Embeddings, unit: Unit) -> Iterator[pa.Table]:
             yield pa.table(batch)
 
 
-def _written(task: Task, unit: Unit, number: int, waiting: list[pa.Table]) -> int:
+def _written(task: Task, unit: RowGroups, number: int, waiting: list[pa.Table]) -> int:
     """Write a part, if there is a row for it; return the number of the next."""
     whole = pa.concat_tables(waiting) if waiting else None
     if whole is None or not whole.num_rows:
@@ -209,18 +209,18 @@ def _written(task: Task, unit: Unit, number: int, waiting: list[pa.Table]) -> in
 
 def moved_rows(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
     """The usable rows of a batch with corrected embeddings; and why others are not usable, by their number."""
-    given, correction = task.given, task.correction
+    embeddings, correction = task.given, task.correction
     needed = correction.needs_tokens if task.side == "documents" else correction.needs_query_tokens
-    column = batch.column(given.column).combine_chunks()
+    column = batch.column(embeddings.column).combine_chunks()
     wrong = dict[int, str]()
     sizes = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
     for k in np.flatnonzero(sizes != correction.dim).tolist():
-        found = f"the embedding has {sizes[k]} dimensions, and the correction {correction.dim}"
-        wrong[k] = "the embedding is null" if sizes[k] < 0 else found
+        message = f"the embedding has {sizes[k]} dimensions, and the correction {correction.dim}"
+        wrong[k] = "the embedding is null" if sizes[k] < 0 else message
     lengths = np.ones(batch.num_rows)
     if needed:
-        assert given.length_column is not None, "it has been asked for"
-        tokens_of = readers.values(batch.column(given.length_column).combine_chunks())
+        assert embeddings.length_column is not None, "it has been asked for"
+        tokens_of = readers.values(batch.column(embeddings.length_column).combine_chunks())
         whole = list(map(whole_length, tokens_of))
         lengths = np.array([length or 1 for length in whole])
         for k in (k for k, length in enumerate(whole) if length is None):
@@ -236,6 +236,6 @@ def moved_rows(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
     move = correction.documents if task.side == "documents" else correction.queries
     tokens = torch.from_numpy(lengths[usable].astype(np.int64)) if needed else None
     moved = move(torch.from_numpy(rows), tokens, equal_norms=task.equal_norms).numpy()
-    place = batch.column_names.index(given.column)
-    kept = batch.take(pa.array(usable))
-    return kept.set_column(place, given.column, parts.fixed_lists(moved)), wrong
+    place = batch.column_names.index(embeddings.column)
+    usable_rows = batch.take(pa.array(usable))
+    return usable_rows.set_column(place, embeddings.column, parts.fixed_lists(moved)), wrong

@@ -84,7 +84,7 @@ def parts(summary: pl.DataFrame) -> alt.Chart | None:
             scale=alt.Scale(domain=[what for _, what in parts], range=COLOURS),
             legend=alt.Legend(orient="top", title=None, columns=2, labelLimit=200),
         )
-        one = alt.Chart(alt.Data(values=[{"y": 1}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(y="y:Q")
+        rule = alt.Chart(alt.Data(values=[{"y": 1}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(y="y:Q")
         drawn = (
             alt.Chart(alt.Data(values=rows))
             .mark_line(point=True, strokeWidth=2)
@@ -95,7 +95,7 @@ def parts(summary: pl.DataFrame) -> alt.Chart | None:
                 tooltip=["layer:O", "part:N", alt.Tooltip("ratio:Q", format=".4f")],
             )
         )
-        panels.append(alt.layer(one, drawn).properties(width=330, height=260, title=label))
+        panels.append(alt.layer(rule, drawn).properties(width=330, height=260, title=label))
     return alt.concat(*panels, columns=2, spacing=28)
 
 
@@ -180,7 +180,7 @@ def together(summary: pl.DataFrame) -> alt.Chart | None:
     Models with equal numbers of layers are drawn by layer, others by the share of layers passed.
     """
     mine = summary.filter(pl.col("interval").is_null())
-    layers = {name: int(own["layer"].max()) + 1 for (name,), own in mine.group_by("model")}
+    layers = {name: int(group["layer"].max()) + 1 for (name,), group in mine.group_by("model")}
     by_layer = len(set(layers.values())) == 1
     kinds = mine["temperature"].unique(maintain_order=True).to_list()
     panels = []

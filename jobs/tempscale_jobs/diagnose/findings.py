@@ -38,25 +38,25 @@ LAYERS = ("last", "all")
 def rows(own: Looked, first: Looked, base: Looked, document_of: Mapping[str, str]) -> list[dict[str, Any]]:
     """The findings of one model under one temperature, against its first temperature and the first model (`base`)."""
     pairs = versions.shortest_and_longest(document_of, dict(own.seen.select("text_id", "tokens").iter_rows()))
-    found = []
+    findings = []
     for layers in LAYERS:
         moved = own.sigma_a[layers] - first.sigma_a[layers]
-        found += [_length(own, layers), _difference("temperature", layers, moved, own.sigma_a["source"])]
+        findings += [_length(own, layers), _difference("temperature", layers, moved, own.sigma_a["source"])]
         if pairs:
             sigma = dict(own.sigma_a.select("text_id", layers).iter_rows())
             moved = pl.Series([sigma[long] - sigma[short] for short, long in pairs])
-            found.append(_difference("versions", layers, moved, None))
+            findings.append(_difference("versions", layers, moved, None))
     if len(pairs) > 1:
-        found.append(_versions_cosine(own, pairs))
+        findings.append(_versions_cosine(own, pairs))
     if base is not own:
         both = own.within_cosine.join(base.within_cosine, on="text_id", suffix="_base").sort("text_id")
-        found.append(_difference("model", "last", both["within_cosine"] - both["within_cosine_base"], both["source"]))
-    return found
+        findings.append(_difference("model", "last", both["within_cosine"] - both["within_cosine_base"], both["source"]))
+    return findings
 
 
-def _length(own: Looked, layers: str) -> dict[str, Any]:
+def _length(looked: Looked, layers: str) -> dict[str, Any]:
     """σ_a in the longest interval with enough texts minus σ_a in the shortest; None where fewer than two have enough."""
-    mine = own.seen.select("text_id", "interval").join(own.sigma_a, on="text_id", maintain_order="left")
+    mine = looked.seen.select("text_id", "interval").join(looked.sigma_a, on="text_id", maintain_order="left")
     edges = mine.group_by("interval").len().filter(pl.col("len") >= VALUES_FOR_A_SENTENCE)["interval"].sort().to_list()
     if len(edges) < 2:
         return _row("length", layers, len(mine), None, None)
@@ -68,9 +68,9 @@ def _length(own: Looked, layers: str) -> dict[str, Any]:
     return _row("length", layers, len(short) + len(long), float(long.mean() - short.mean()), error)
 
 
-def _versions_cosine(own: Looked, pairs: list[tuple[str, str]]) -> dict[str, Any]:
+def _versions_cosine(looked: Looked, pairs: list[tuple[str, str]]) -> dict[str, Any]:
     """The effect of length on embeddings of the same content: from the shortest to the longest version of documents."""
-    vectors = dict(zip(own.seen["text_id"], own.seen["embedding"].to_numpy(), strict=True))
+    vectors = dict(zip(looked.seen["text_id"], looked.seen["embedding"].to_numpy(), strict=True))
     short, long = (np.stack([vectors[pair[side]] for pair in pairs]) for side in (0, 1))
     moved, n = mean_cosines(long) - mean_cosines(short), len(pairs)
     error = within_error(float(moved.var(ddof=1)), n) if n >= VALUES_FOR_AN_ERROR else None
@@ -108,13 +108,13 @@ def mean(values: pl.Series) -> float | None:
 
 def error(values: pl.Series, source: pl.Series | None) -> float | None:
     """The standard error of the mean over texts, of documents where they come in some; None for fewer than two texts."""
-    kept = values.is_not_null()
-    known = values.filter(kept).to_numpy().astype(np.float64)
+    is_known = values.is_not_null()
+    known = values.filter(is_known).to_numpy().astype(np.float64)
     if len(known) < 2:
         return None
     if source is None or source.null_count():
         return finite(known.std(ddof=1) / math.sqrt(len(known)))
-    return finite(documents_error([known], [1.0], [source.filter(kept).to_numpy()]))
+    return finite(documents_error([known], [1.0], [source.filter(is_known).to_numpy()]))
 
 
 def resemblance(vectors: np.ndarray, source: pl.Series) -> tuple[float | None, float | None]:
@@ -152,6 +152,8 @@ def placed(vectors: np.ndarray, seed: int) -> np.ndarray:
     from sklearn.manifold import TSNE
 
     perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3)
-    found = TSNE(init="pca", perplexity=perplexity, random_state=seed % 2**32).fit_transform(vectors.astype(np.float32))
-    centred: np.ndarray = found.astype(np.float64) - found.astype(np.float64).mean(0)
+    coordinates = TSNE(init="pca", perplexity=perplexity, random_state=seed % 2**32).fit_transform(
+        vectors.astype(np.float32)
+    )
+    centred: np.ndarray = coordinates.astype(np.float64) - coordinates.astype(np.float64).mean(0)
     return centred

@@ -72,10 +72,10 @@ def lengths(read: Read, model: Model, stage: Stage) -> dict[str, int]:
     stage.advance(index.analysed - sum(piece.size for piece in left))
     for piece, _ in run_tasks(read.cluster, write_lengths, left, ahead=2):
         stage.advance(piece.size)
-    found: dict[str, int] = {}
+    length_of: dict[str, int] = {}
     for name in names:
-        found.update(zip(*(column.to_pylist() for column in run.storage.read_table(name).columns), strict=True))
-    return found
+        length_of.update(zip(*(column.to_pylist() for column in run.storage.read_table(name).columns), strict=True))
+    return length_of
 
 
 def write_lengths(storage: Storage, shard: str, model: Model, number: int) -> None:
@@ -99,14 +99,14 @@ def sample(settings: Diagnosis, seed: int, found: Sequence[Mapping[str, int]], d
     """
     edges = settings.intervals
     # HC and σ_a compare a text's tokens with one another, so a text needs at least two.
-    lengths = {i: tokens for i, tokens in found[0].items() if all(own.get(i, 0) > 1 for own in found)}
+    lengths = {i: tokens for i, tokens in found[0].items() if all(by_id.get(i, 0) > 1 for by_id in found)}
     if settings.versions_of is not None:
         return versions.sample(document_of, lengths, settings.texts, seed, settings.versions_of)
     ids = np.array(sorted(lengths), dtype=object)
     interval = interval_of(np.array([lengths[i] for i in ids], dtype=np.int64), edges)
     members = [ids[interval == a].tolist() for a in range(len(edges))]
-    sizes = even_sizes([len(own) for own in members], settings.texts)
-    return sorted(i for own, size in zip(members, sizes, strict=True) for i in seeded_sample(own, size, seed))
+    sizes = even_sizes([len(group) for group in members], settings.texts)
+    return sorted(i for group, size in zip(members, sizes, strict=True) for i in seeded_sample(group, size, seed))
 
 
 def even_sizes(available: list[int], wanted: int) -> list[int]:
@@ -168,7 +168,7 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> None:
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist(), isolate=True)
     words, around = worker.encoder.model.get_input_embeddings().weight.detach(), worker.encoder.tokenizer.around()
     glance, problems = Glance(), dict(tokens.failed)
-    found: list[tuple[Any, dict[int, tuple[Rows, Rows, dict[str, Any]]]]] = []
+    results: list[tuple[Any, dict[int, tuple[Rows, Rows, dict[str, Any]]]]] = []
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"look {number} at τ {temperature.slug}"):
@@ -182,12 +182,12 @@ def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> None:
             except (RuntimeError, IndexError, ValueError) as error:
                 actor.end_if_lost(error)
                 problems[k] = NO_MEMORY if out_of_memory(error) else f"the model fails on it: {reason(error)}"
-        found.append((out.embeddings.numpy(), looked))
+        results.append((out.embeddings.numpy(), looked))
     good = [k for k in range(len(names)) if k not in problems]
-    for temperature, (embeddings, looked) in zip(worker.temperatures, found, strict=True):
-        own = {k: {"text_id": names[k], "tokens": len(tokens.ids[k])} for k in good}
-        layers = [own[k] | row for k in good for row in looked[k][0]]
-        heads = [own[k] | row for k in good for row in looked[k][1]]
+    for temperature, (embeddings, looked) in zip(worker.temperatures, results, strict=True):
+        keys = {k: {"text_id": names[k], "tokens": len(tokens.ids[k])} for k in good}
+        layers = [keys[k] | row for k in good for row in looked[k][0]]
+        heads = [keys[k] | row for k in good for row in looked[k][1]]
         columns = {"embedding": embeddings[good], "words": mean_words(words, [tokens.ids[k] for k in good], around)}
         columns = {name: parts.fixed_lists(matrix) for name, matrix in columns.items()}
         columns |= {name: [looked[k][2][name] for k in good] for name in _CONCENTRATION}
@@ -240,8 +240,8 @@ def mean_words(table: Any, ids: list[list[int]], around: set[int]) -> np.ndarray
     has those.
     """
     means = np.empty((len(ids), table.shape[1]), dtype=np.float32)
-    for k, own in enumerate(ids):
-        mean = table[[token for token in own if token not in around] or own].float().mean(0)
+    for k, tokens in enumerate(ids):
+        mean = table[[token for token in tokens if token not in around] or tokens].float().mean(0)
         means[k] = (mean / mean.norm()).cpu().numpy()
     return means
 
@@ -263,8 +263,8 @@ class Glance:
         """Rows of `layers` and of `heads` for one text, without the columns that identify it."""
         from tempscale.layers.observe import observe
 
-        found = observe(model, ids, self._rows, role=actor.ROLE)
-        return [row for layers, _ in found for row in layers], [head for _, heads in found for head in heads]
+        observed = observe(model, ids, self._rows, role=actor.ROLE)
+        return [row for layers, _ in observed for row in layers], [head for _, heads in observed for head in heads]
 
     def _rows(self, layer: Layer) -> tuple[Rows, Rows]:
         import torch
@@ -277,12 +277,12 @@ class Glance:
             self._norms[layer.number] = (norms, gain(layer))
         norms, gains = self._norms[layer.number]
         spectrum, lambdas = head_spectrum(layer, norms), head_contraction(layer, gains)
-        kept, own = high_frequency_ratios(layer), contraction(layer)
+        ratios, contracted = high_frequency_ratios(layer), contraction(layer)
         row = {
-            "hc_ratio": kept.whole, "hc_attention": kept.attention, "hc_residual": kept.residual, "hc_norms": kept.norms,
-            "hc_feed_forward": kept.feed_forward, "sigma_a_mean": spectrum.sigma_a.mean(), "rho": own.rho, "r": own.r,
-            "C": own.c, "spread": own.spread, "spread_bound": own.bound, "within_cosine": own.within_cosine,
-            "lambda": lambdas.mean(),
+            "hc_ratio": ratios.whole, "hc_attention": ratios.attention, "hc_residual": ratios.residual,
+            "hc_norms": ratios.norms, "hc_feed_forward": ratios.feed_forward, "sigma_a_mean": spectrum.sigma_a.mean(),
+            "rho": contracted.rho, "r": contracted.r, "C": contracted.c, "spread": contracted.spread,
+            "spread_bound": contracted.bound, "within_cosine": contracted.within_cosine, "lambda": lambdas.mean(),
         }  # fmt: skip
         row["hc_attention_bound"] = (spectrum.sigma_a * gains).sum()
         columns = {
@@ -291,13 +291,13 @@ class Glance:
         }  # fmt: skip
         # One transfer for all values: each separate one would wait for the GPU.
         by_head = torch.stack([values.double() for values in columns.values()], 1).tolist()
-        own_row = torch.stack([value.double() for value in row.values()]).tolist()
+        row_values = torch.stack([value.double() for value in row.values()]).tolist()
         heads = [
             {"layer": layer.number, "head": head} | dict(zip(columns, map(finite, values), strict=True))
             for head, values in enumerate(by_head)
         ]
-        layers = [{"layer": layer.number} | dict(zip(row, map(finite, own_row), strict=True))]
+        layers = [{"layer": layer.number} | dict(zip(row, map(finite, row_values), strict=True))]
         if layer.number == 0:  # Its input is the output of the embedding layer, with which S2's Fig 11–16 begin.
-            given = _concentration(layer.h)
-            layers.insert(0, dict.fromkeys(row) | {"layer": -1} | {name: given[name] for name in row if name in given})
+            figures = _concentration(layer.h)
+            layers.insert(0, dict.fromkeys(row) | {"layer": -1} | {k: figures[k] for k in row if k in figures})
         return layers, heads

@@ -67,8 +67,8 @@ def write_cosines(worker: actor.ModelActor, number: int, wanted: Repeated) -> No
         cosine = np.empty(0)
         if words and inside > 0:
             out = worker.encoder.encode_tokens(texts, moments=False, role=actor.ROLE, padded=padded)
-            found = out.embeddings.double().numpy()
-            cosine = (found[0::2] * found[1::2]).sum(1)
+            vectors = out.embeddings.double().numpy()
+            cosine = (vectors[0::2] * vectors[1::2]).sum(1)
         name = worker.part(REPEATED_PARTS, temperature, number)
         worker.storage.write_table(name, pa.table({"tokens": np.full(len(cosine), wanted.tokens), "cosine": cosine}))
 
@@ -86,8 +86,8 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 def ordinary(tokenizer: Any, count: int, seed: int) -> list[int]:
     """Ids of at most `count` ordinary tokens: the words of the vocabulary with the smallest keyed hashes."""
-    found = tokenizer.vocabulary()
+    vocabulary = tokenizer.vocabulary()
     # Where a vocabulary marks the beginning of words, tokens without the mark are parts of words.
-    marked = [token for token in found if token[0:1] in tuple(_BEGINNINGS)]
-    words = {token: found[token] for token in (marked or found) if token.lstrip(_BEGINNINGS).isalpha()}
+    marked = [token for token in vocabulary if token[0:1] in tuple(_BEGINNINGS)]
+    words = {token: vocabulary[token] for token in (marked or vocabulary) if token.lstrip(_BEGINNINGS).isalpha()}
     return [words[token] for token in sorted(words, key=lambda token: (keyed_hash(token, seed), token))[:count]]

@@ -32,10 +32,10 @@ def close_diagnose(run: Run) -> None:
     """Print the main findings and the folder of report and tables on standard output."""
     console = Screen()
     tables = load_tables(run.storage)
-    found = tables["findings"]
-    names = labels(found["temperature"].unique(maintain_order=True))
-    for model in found["model"].unique(maintain_order=True):
-        mine = found.filter(pl.col("model") == model)
+    findings = tables["findings"]
+    names = labels(findings["temperature"].unique(maintain_order=True))
+    for model in findings["model"].unique(maintain_order=True):
+        mine = findings.filter(pl.col("model") == model)
         mean = tables["layer_summary"].filter((pl.col("model") == model) & pl.col("interval").is_null())
         taus = mine["temperature"].unique(maintain_order=True).to_list()
         lines = [
@@ -47,9 +47,9 @@ def close_diagnose(run: Run) -> None:
         ]
         for (finding, layers), what in _FINDINGS.items():
             rows = [row for row in mine.to_dicts() if (row["finding"], row["layers"]) == (finding, layers)]
-            own = {row["temperature"]: row for row in rows}
-            if own:
-                lines.append([what, *(with_error(own[t]["change"], own[t]["change_se"]) if t in own else "–" for t in taus)])
+            changes = {row["temperature"]: with_error(row["change"], row["change_se"]) for row in rows}
+            if changes:
+                lines.append([what, *(changes.get(tau, "–") for tau in taus)])
         print_table(console, (str(model), *(names[tau] for tau in taus)), lines)
     if sentence := _left_out(run.storage.read_json(DONE)):
         console.print(f"\n{sentence}", highlight=False, soft_wrap=True, markup=False)
@@ -70,7 +70,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
     """The report of a run of `diagnose`, from its tables by name and the content of run.json."""
     names, models = _names(tables), of_models(tables, run)
     charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
-    steps = {step: done["seconds"] for step, done in run.get("steps", {}).items()}
+    steps = {step: record["seconds"] for step, record in run.get("steps", {}).items()}
     side_by_side = _side_by_side(_labelled(tables)) if len(models) > 1 else None
     if side_by_side is not None:
         charts["all-together"] = side_by_side["charts"]["together"]
@@ -91,8 +91,8 @@ def of_models(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[dict
     """One section per model for a report page: its id, name, sentences, charts and tables."""
     tables = _labelled(tables)
     edges = run["config"]["diagnosis"]["intervals"]
-    every = tables["layer_summary"]["model"].unique(maintain_order=True)
-    return [_model(place, name, tables, edges) for place, name in enumerate(every)]
+    names = tables["layer_summary"]["model"].unique(maintain_order=True)
+    return [_model(place, name, tables, edges) for place, name in enumerate(names)]
 
 
 def _names(tables: dict[str, pl.DataFrame]) -> dict[str, str]:
@@ -157,16 +157,16 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
 def _distances(table: pl.DataFrame, edges: list[int]) -> list[dict[str, Any]]:
     """Mean distance to the map's origin by temperature: per length interval, and of the shortest and longest versions."""
     intervals = sorted(table["interval"].unique())
-    found = []
+    rows = []
     for (label,), mine in table.group_by("temperature", maintain_order=True):
         means = dict(mine.group_by("interval").agg(pl.col("origin_distance").mean()).iter_rows())
-        own = [(interval_name(edge, edges), means.get(edge)) for edge in intervals]
+        means_by_name = [(interval_name(edge, edges), means.get(edge)) for edge in intervals]
         lengths = dict(mine.select("text_id", "tokens").iter_rows())
         documents = dict(mine.filter(pl.col("document").is_not_null()).select("text_id", "document").iter_rows())
         pairs = versions.shortest_and_longest(documents, lengths)
         if pairs:
             distance = dict(mine.select("text_id", "origin_distance").iter_rows())
             for place, name in enumerate(("shortest versions", "longest versions")):
-                own.append((name, sum(distance[pair[place]] for pair in pairs) / len(pairs)))
-        found.append({"temperature": label, "means": own})
-    return found
+                means_by_name.append((name, sum(distance[pair[place]] for pair in pairs) / len(pairs)))
+        rows.append({"temperature": label, "means": means_by_name})
+    return rows

@@ -12,8 +12,8 @@ from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.corpus import peek, shards, sources
 from tempscale_jobs.corpus.rows import check_rejected
-from tempscale_jobs.corpus.shards import Texts
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.shards import TextShards
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.diagnose import looks, repeated, summary, two_texts, versions
 from tempscale_jobs.diagnose.looks import Read
 from tempscale_jobs.errors import UsageError
@@ -34,7 +34,7 @@ def diagnose(config: DiagnoseConfig, journal: Journal, *, fresh: bool = False) -
         UsageError: the configuration, corpus, models or run folder cannot be used.
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
-    texts = Texts(config.candidates(), Embedding.model_validate({}), config.out)
+    texts = TextShards(config.candidates(), Embedding.model_validate({}), config.out)
     with lifecycle.locked(config, journal, fresh=fresh) as opening:
         if opening.will_read:
             versions.check_column(config.corpus, config.diagnosis.versions_of, config.out)
@@ -54,11 +54,11 @@ def _finished(config: DiagnoseConfig, life: Lifecycle, journal: Journal) -> bool
         return not life.reopen_if_damaged(stage)
 
 
-def _measure(config: DiagnoseConfig, life: Lifecycle, texts: Texts, journal: Journal) -> None:
+def _measure(config: DiagnoseConfig, life: Lifecycle, texts: TextShards, journal: Journal) -> None:
     """Read the corpus, look into a sample of it under every model, and write the tables and the report."""
     run, settings = life.run, config.diagnosis
     with journal.stage("read the corpus") as stage:
-        stream = Stream(run.storage, texts, config.seed, config.out, stage)
+        stream = SourceReader(run.storage, texts, config.seed, config.out, stage)
         stage.note = stream.described()
     with suppress(ImportError):  # The limit of threads applies only to libraries that are already loaded.
         import sklearn.manifold  # noqa: F401
@@ -107,22 +107,22 @@ def _leaving_nothing(run: Run) -> Iterator[None]:
 def _choose(read: Read, document_of: dict[str, str]) -> tuple[list[str], list[int]]:
     """Ids of the texts to look into, and for each model the tokens of the longest of them."""
     config, run, index, journal = read.config, read.run, read.index, read.journal
-    found: list[dict[str, int]] = []
+    lengths_by_model: list[dict[str, int]] = []
     for model in run.models:
         with journal.stage(f"lengths{run.named(model)}", index.analysed) as stage:
-            found.append(looks.lengths(read, model, stage))
-            stage.note = count(len(found[-1]), "text")
-            if not found[-1]:
+            lengths_by_model.append(looks.lengths(read, model, stage))
+            stage.note = count(len(lengths_by_model[-1]), "text")
+            if not lengths_by_model[-1]:
                 raise UsageError(f"model {model.label}: its tokenizer fails on every text")
-            lost = index.analysed - len(found[-1])
+            lost = index.analysed - len(lengths_by_model[-1])
             check_rejected(config.corpus, (lost, index.analysed), rejected_reasons(run, model), run.storage.root, "text")
     with journal.stage("choose texts") as stage:
-        chosen = looks.sample(config.diagnosis, config.seed, found, document_of)
+        chosen = looks.sample(config.diagnosis, config.seed, lengths_by_model, document_of)
         by = "document" if config.diagnosis.versions_of else "length interval"
         stage.note = f"{count(len(chosen), 'text')} by {by}"
     if not chosen:
         raise UsageError("there is no text of at least two tokens on which the tokenizers of all models work")
-    return chosen, [max(lengths[i] for i in chosen) for lengths in found]
+    return chosen, [max(lengths[i] for i in chosen) for lengths in lengths_by_model]
 
 
 def _look(read: Read, model: Model, chosen: list[str]) -> None:

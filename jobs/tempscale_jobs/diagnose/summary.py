@@ -40,7 +40,7 @@ def summarise(
 
     `document_of` is the document of which a text is a version; `sources` that of which it is a part, for errors.
     """
-    found: dict[str, list[pa.Table]] = {}
+    table_parts: dict[str, list[pa.Table]] = {}
     base: dict[Temperature, Looked] = {}
     for model in run.models:
         first: Looked | None = None
@@ -55,9 +55,9 @@ def summarise(
             by_text = heads.group_by("text_id", maintain_order=True).agg(
                 pl.col("source").first(), all=pl.col("sigma_a").mean(), last=pl.col("sigma_a").filter(at_end).mean()
             )
-            own = Looked(by_text, last.select("text_id", "source", "within_cosine"), seen)
-            first = own if first is None else first
-            rows_of_findings = findings.rows(own, first, base.setdefault(temperature, own), document_of)
+            looked = Looked(by_text, last.select("text_id", "source", "within_cosine"), seen)
+            first = looked if first is None else first
+            rows_of_findings = findings.rows(looked, first, base.setdefault(temperature, looked), document_of)
             documents = [document_of.get(text_id) for text_id in seen["text_id"]]
             placed = findings.map_rows(seen.with_columns(pl.Series("document", documents, pl.String)), seed)
             rows: list[tuple[Table, list[dict[str, Any]]]] = [
@@ -65,14 +65,14 @@ def summarise(
                 (EQUAL_NORMS, [findings.equal_norms(seen)]), (REPEATED, _repeated(run, model, temperature)), (MAP, placed),
             ]  # fmt: skip
             key = run.key(model, temperature)
-            for table, each_row in ((LAYERS, layers.drop("interval", "source")), (HEADS, heads.drop("interval", "source"))):
-                found.setdefault(table.name, []).append(_keyed(table, each_row, key))
+            for table, frame in ((LAYERS, layers.drop("interval", "source")), (HEADS, heads.drop("interval", "source"))):
+                table_parts.setdefault(table.name, []).append(_keyed(table, frame, key))
             pair = run.part(PAIR_PARTS, model, temperature, 0)
             if run.storage.exists(pair):
                 rows.append((TWO_TEXTS, run.storage.read_table(pair).to_pylist()))
-            for table, each in rows:
-                found.setdefault(table.name, []).append(table.build_rows([key | row for row in each]))
-    tables = {name: pa.concat_tables(parts) for name, parts in found.items()}
+            for table, table_rows in rows:
+                table_parts.setdefault(table.name, []).append(table.build_rows([key | row for row in table_rows]))
+    tables = {name: pa.concat_tables(parts) for name, parts in table_parts.items()}
     for name, table in tables.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
     return tables
@@ -100,11 +100,11 @@ def _spectrum(heads: pl.DataFrame, seen: pl.DataFrame) -> list[dict[str, Any]]:
     for (interval,), texts in seen.group_by("interval", maintain_order=True):
         mine = heads.filter(pl.col("interval") == interval)
         row = {"interval": interval, "texts": len(texts), "tokens_mean": mean(texts["tokens"])}
-        for end, own in (("_last", mine.filter(pl.col("layer") == mine["layer"].max())), ("", mine)):
+        for end, subset in (("_last", mine.filter(pl.col("layer") == mine["layer"].max())), ("", mine)):
             means = pl.col("sigma_a", "sigma_s", "sigma_a_bound").mean()
-            each = own.group_by("text_id", maintain_order=True).agg(means, pl.col("source").first())
-            row |= {f"{name}{end}_mean": mean(each[name]) for name in ("sigma_a", "sigma_s", "sigma_a_bound")}
-            row[f"sigma_a{end}_se"] = error(each["sigma_a"], each["source"])
+            by_text = subset.group_by("text_id", maintain_order=True).agg(means, pl.col("source").first())
+            row |= {f"{name}{end}_mean": mean(by_text[name]) for name in ("sigma_a", "sigma_s", "sigma_a_bound")}
+            row[f"sigma_a{end}_se"] = error(by_text["sigma_a"], by_text["source"])
         row["over_bound_share"] = float((mine["sigma_a"] > mine["sigma_a_bound"]).to_numpy().mean())
         for name, column in (("cosine", "embedding"), ("words_cosine", "words")):
             row[f"{name}_mean"], row[f"{name}_se"] = resemblance(np.stack(texts[column].to_list()), texts["source"])
@@ -118,10 +118,10 @@ def _layer_summary(layers: pl.DataFrame) -> list[dict[str, Any]]:
     names = [name if name in layers.columns else f"{name}_mean" for name in names]
     over_all = layers.with_columns(pl.lit(None, pl.Int32).alias("interval"))
     rows = []
-    for (layer, interval), own in pl.concat([over_all, layers]).group_by("layer", "interval", maintain_order=True):
-        row: dict[str, Any] = {"layer": layer, "interval": interval, "texts": len(own)}
-        row |= {f"{name}_mean": mean(own[name]) for name in names}
-        rows.append(row | {f"{name}_se": error(own[name], own["source"]) for name in names})
+    for (layer, interval), group in pl.concat([over_all, layers]).group_by("layer", "interval", maintain_order=True):
+        row: dict[str, Any] = {"layer": layer, "interval": interval, "texts": len(group)}
+        row |= {f"{name}_mean": mean(group[name]) for name in names}
+        rows.append(row | {f"{name}_se": error(group[name], group["source"]) for name in names})
     return sorted(rows, key=lambda row: (row["interval"] is not None, row["interval"] or 0, row["layer"]))
 
 

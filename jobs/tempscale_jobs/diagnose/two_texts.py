@@ -23,8 +23,8 @@ CANDIDATES = 100
 def check_named(run: Run, pair: tuple[str, str] | None, index: Index) -> None:
     """Raise if a text of the user's pair is not among the texts that were read."""
     if pair is not None:
-        there = {i for ids in shards.places_of(run.storage, index, set(pair)).values() for i in ids}
-        absent = [i for i in pair if i not in there]
+        present = {i for ids in shards.places_of(run.storage, index, set(pair)).values() for i in ids}
+        absent = [i for i in pair if i not in present]
         if absent:
             raise UsageError(
                 f"there is no text '{absent[0]}' among the {index.analysed:,} that were read; name two ids with --pair"
@@ -47,8 +47,8 @@ def look(read: Read, crew: Crew, model: Model) -> tuple[str, str] | None:
         keep = pa.array([read.config.keep_text] * len(rows))
         for _ in crew.run(write_pair, [Piece(0, (0, pa.Table.from_pylist(rows).append_column("keep", keep)), "pair")]):
             pass
-    found = run.storage.read_table(parts[0], ["text_id", "side"]).to_pylist()
-    return tuple(next(row["text_id"] for row in found if row["side"] == side) for side in "ab")
+    token_rows = run.storage.read_table(parts[0], ["text_id", "side"]).to_pylist()
+    return tuple(next(row["text_id"] for row in token_rows if row["side"] == side) for side in "ab")
 
 
 def _candidates(run: Run, model: Model) -> list[tuple[str, str]]:
@@ -100,9 +100,9 @@ def write_pair(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[st
                 {"side": side, "text_id": ids[k], "place": at, "token": word, "x": float(x), "y": float(y)}
                 for (at, word), (x, y) in zip(named, placed, strict=True)
             ]
-        own = {"d_mu": float(figures.d_mu), "d_sigma": float(figures.d_sigma), "socm": float(figures.socm)}
+        columns = {"d_mu": float(figures.d_mu), "d_sigma": float(figures.d_sigma), "socm": float(figures.socm)}
         name = worker.part(PAIR_PARTS, temperature, number)
-        worker.storage.write_table(name, PAIR_PART.build_rows([row | own for row in rows]))
+        worker.storage.write_table(name, PAIR_PART.build_rows([row | columns for row in rows]))
     return {"number": number, "texts": 2}
 
 

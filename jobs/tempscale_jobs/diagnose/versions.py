@@ -29,9 +29,9 @@ def documents(run: Run, corpus: Corpus, column: str | None, out: str, index: Ind
         sources.check_unchanged(corpus, out, index.source_state)
         read = {i for shard in index.shards for i in run.storage.read_table(shard.name, ["text_id"])[0].to_pylist()}
         with sources.unchanged(corpus, index.source_state, out):
-            found = _documents(corpus, column, out, read)
-        run.storage.write_table(_FOUND, pa.table({"text_id": list(found), "document": list(found.values())}))
-        return found
+            document_of = _documents(corpus, column, out, read)
+        run.storage.write_table(_FOUND, pa.table({"text_id": list(document_of), "document": list(document_of.values())}))
+        return document_of
     return dict(zip(*(column.to_pylist() for column in run.storage.read_table(_FOUND).columns), strict=True))
 
 
@@ -42,14 +42,14 @@ def check_column(corpus: Corpus, column: str | None, out: str) -> None:
 
 
 def _documents(corpus: Corpus, column: str, out: str, read: set[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    document_of: dict[str, str] = {}
     for row, values in sources.rows_with(corpus, {column: _OPTION}, out):
         if row.problem is not None or rows.usable_text(row.text)[1] is not None:
             continue
         text_id, problem = rows.identifier(row)
-        if problem is None and text_id is not None and text_id in read and text_id not in found:
-            found[text_id] = _document(values.get(column), column)
-    return {text_id: document for text_id, document in found.items() if document}
+        if problem is None and text_id is not None and text_id in read and text_id not in document_of:
+            document_of[text_id] = _document(values.get(column), column)
+    return {text_id: document for text_id, document in document_of.items() if document}
 
 
 def _versions(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> dict[str, list[tuple[int, str]]]:
@@ -58,8 +58,8 @@ def _versions(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> dic
     for text_id, tokens in lengths.items():
         if text_id in document_of:
             groups.setdefault(document_of[text_id], []).append((tokens, text_id))
-    found = {name: sorted(own) for name, own in sorted(groups.items())}
-    return {name: own for name, own in found.items() if own[0][0] < own[-1][0]}
+    ordered = {name: sorted(versions) for name, versions in sorted(groups.items())}
+    return {name: versions for name, versions in ordered.items() if versions[0][0] < versions[-1][0]}
 
 
 def _document(value: Any, column: str) -> str:
@@ -76,14 +76,14 @@ def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: i
     Raises:
         UsageError: no document has two versions of different length, or none has at most `wanted` versions.
     """
-    versions = {name: [text_id for _, text_id in own] for name, own in _versions(document_of, lengths).items()}
+    versions = {name: [text_id for _, text_id in pairs] for name, pairs in _versions(document_of, lengths).items()}
     if not versions:
         raise UsageError(
             f"no two texts of different length share a value of column '{column}': give versions of one document the same "
             f"value, or leave out {_OPTION}"
         )
     chosen: list[str] = []
-    fitting = {name: own for name, own in versions.items() if len(own) <= wanted}
+    fitting = {name: ids for name, ids in versions.items() if len(ids) <= wanted}
     if not fitting:
         least = min(map(len, versions.values()))
         raise UsageError(f"the document of fewest versions has {least} of them: look into at least as many with --texts")
@@ -96,4 +96,4 @@ def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: i
 
 def shortest_and_longest(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> list[tuple[str, str]]:
     """The shortest and the longest version of each document, by document; documents with one length only are left out."""
-    return [(own[0][1], own[-1][1]) for own in _versions(document_of, lengths).values()]
+    return [(versions[0][1], versions[-1][1]) for versions in _versions(document_of, lengths).values()]

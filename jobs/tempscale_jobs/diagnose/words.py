@@ -32,7 +32,7 @@ def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges:
     Each of `bounds` has `worst`, the largest ratio to Theorem 2's bound, `broken`, the number of ratios above 1, and
     `over`, the share of σ_a above Theorem 3's curve.
     """
-    found, rows = [], mine["findings"].to_dicts()
+    sentences, rows = [], mine["findings"].to_dicts()
     every = {(row["finding"], row["temperature"]): row for row in rows if row["layers"] == "all"}
     last = {(row["finding"], row["temperature"]) for row in rows if row["layers"] == "last"}
     for row in rows:
@@ -47,26 +47,26 @@ def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges:
         sentence = says(row) if says is not None else None
         if sentence is not None:
             beside = _beside(every[key]) if row["layers"] == "last" and key in every else ""
-            found.append(f"{row['temperature']}: {sentence}{beside}.")
-    found += [f"{row['temperature']}: {sentence}." for row in bounds for sentence in _theorems(row, mine, edges)]
+            sentences.append(f"{row['temperature']}: {sentence}{beside}.")
+    sentences += [f"{row['temperature']}: {sentence}." for row in bounds for sentence in _theorems(row, mine, edges)]
     norms = mine["equal_norms"].to_dicts() if "equal_norms" in mine else []
-    return found + [f"{row['temperature']}: {sentence}." for row in norms if (sentence := _equal_norms(row))]
+    return sentences + [f"{row['temperature']}: {sentence}." for row in norms if (sentence := _equal_norms(row))]
 
 
 def of_models(findings: pl.DataFrame, first: str) -> list[str]:
     """One sentence per model and temperature on the difference from the first model."""
-    found = []
+    sentences = []
     for row in findings.filter(pl.col("finding") == "model").to_dicts():
         change, verdict = with_error(row["change"], row["change_se"]), direction(row)
         if verdict in ("rises", "falls"):
             more, sign = ("more", "+") if verdict == "rises" else ("less", "")
             says = f"after the last layer the tokens of a text are {more} alike in {row['model']} than in {first}"
-            found.append(f"{row['temperature']}: {says}: within-text cosine {sign}{change}.")
+            sentences.append(f"{row['temperature']}: {says}: within-text cosine {sign}{change}.")
         else:
             why = "no difference beyond noise" if verdict == "noise" else f"{change}, {_UNKNOWN}"
             says = f"within-text cosine of {row['model']} and {first} after the last layer"
-            found.append(f"{row['temperature']}: {says}: {why}.")
-    return found
+            sentences.append(f"{row['temperature']}: {says}: {why}.")
+    return sentences
 
 
 def _length(row: dict[str, Any], spectrum: pl.DataFrame, edges: Sequence[int]) -> str:
@@ -74,8 +74,8 @@ def _length(row: dict[str, Any], spectrum: pl.DataFrame, edges: Sequence[int]) -
     if row["change"] is None:
         return f"it is not known whether {name} changes with length: fewer than two length intervals have 5 texts"
     known = (pl.col("temperature") == row["temperature"]) & (pl.col("texts") >= VALUES_FOR_A_SENTENCE)
-    there = spectrum.filter(known).sort("interval")
-    short, long = (interval_name(int(there["interval"][k]), edges) for k in (0, -1))
+    intervals = spectrum.filter(known).sort("interval")
+    short, long = (interval_name(int(intervals["interval"][k]), edges) for k in (0, -1))
     change, verdict = with_error(row["change"], row["change_se"]), direction(row)
     if verdict in ("noise", "unknown"):
         says = f"it is not known whether {name} changes with length: {change} from {short} to {long} tokens"
@@ -139,9 +139,9 @@ def _equal_norms(row: dict[str, Any]) -> str | None:
 
 
 def _theorems(row: dict[str, Any], mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
-    found = []
+    sentences = []
     if row["broken"]:
-        found.append(
+        sentences.append(
             f"S1's Theorem 2 does not hold in {count(row['broken'], 'head')}: ‖HC[SA(X)]‖ is up to {row['worst']:.4f} of "
             "its bound, which rounding does not explain"
         )
@@ -150,8 +150,8 @@ def _theorems(row: dict[str, Any], mine: dict[str, pl.DataFrame], edges: Sequenc
         over = spectrum.filter(pl.col("over_bound_share") > 0)["interval"].to_list()
         names = [interval_name(int(edge), edges) for edge in over]
         where = "at every length" if len(names) == len(spectrum) else f"at {', '.join(names)} tokens"
-        found.append(
+        sentences.append(
             f"σ_a exceeds Theorem 3's curve in {share(row['over'])} of all heads, layers and texts, {where}: so do even "
             "Gaussian logits, from a σ_s of about 0.7 on for 8 to 32 tokens, 0.9 for 128 and 1.05 for 512"
         )
-    return found
+    return sentences

@@ -31,20 +31,20 @@ def by_length(own: pl.DataFrame, base: pl.DataFrame | None, edges: Sequence[int]
         first = base.select("item", "value", "entropy", "right")
         table = table.join(first, on="item", suffix="_first", maintain_order="left", validate="1:1")
     rows = []
-    for (edge,), mine in table.group_by("interval", maintain_order=True):
-        row: dict[str, Any] = {"interval": edge, "items": len(mine), "best": None}
-        row["windows"] = None if mine["window"].null_count() else int(mine["window"].sum())
+    for (edge,), group in table.group_by("interval", maintain_order=True):
+        row: dict[str, Any] = {"interval": edge, "items": len(group), "best": None}
+        row["windows"] = None if group["window"].null_count() else int(group["window"].sum())
         for name, change in (("value", "change"), ("entropy", "entropy_change")):
-            known = mine[name].null_count() == 0
-            row[name], row[f"{name}_se"] = paired.mean(mine[name].to_numpy()) if known else (None, None)
+            known = group[name].null_count() == 0
+            row[name], row[f"{name}_se"] = paired.mean(group[name].to_numpy()) if known else (None, None)
             row[change] = row[f"{change}_se"] = None
-            if known and base is not None and mine[f"{name}_first"].null_count() == 0:
-                row[change], row[f"{change}_se"] = paired.mean((mine[name] - mine[f"{name}_first"]).to_numpy())
-        if mine["right"].null_count() == 0:  # The texts that a classifier learns from are resampled, too.
-            drawn = experiments(mine["right"])
-            row["value_se"] = together(row["value_se"], drawn)
-            if base is not None and mine["right_first"].null_count() == 0:
-                row["change_se"] = together(row["change_se"], drawn - experiments(mine["right_first"]))
+            if known and base is not None and group[f"{name}_first"].null_count() == 0:
+                row[change], row[f"{change}_se"] = paired.mean((group[name] - group[f"{name}_first"]).to_numpy())
+        if group["right"].null_count() == 0:  # The texts that a classifier learns from are resampled, too.
+            accuracies = experiments(group["right"])
+            row["value_se"] = together(row["value_se"], accuracies)
+            if base is not None and group["right_first"].null_count() == 0:
+                row["change_se"] = together(row["change_se"], accuracies - experiments(group["right_first"]))
         rows.append(row)
     return sorted(rows, key=lambda row: row["interval"])
 
@@ -57,8 +57,8 @@ def experiments(right: pl.Series) -> np.ndarray:
 
 def together(error: float | None, drawn: np.ndarray) -> float | None:
     """The error over items combined with the error over experiments, which learn from different draws: √(se² + se²)."""
-    more = paired.mean(drawn).se
-    return None if error is None or more is None else math.hypot(error, more)
+    drawn_error = paired.mean(drawn).se
+    return None if error is None or drawn_error is None else math.hypot(error, drawn_error)
 
 
 def sources(items: pl.DataFrame) -> np.ndarray:
@@ -132,15 +132,15 @@ def _ends(figure: str, values: pl.DataFrame, keys: list[str]) -> list[dict[str, 
         return []
     rows = []
     for end, chosen in (("shortest", lengths[keys[0]][:count]), ("longest", lengths[keys[0]][-count:])):
-        mine = values.filter(pl.col(keys[0]).is_in(chosen.implode()))
-        clusters = mine["cluster"].to_numpy()
-        value, error = paired.mean(mine["value"].to_numpy(), clusters)
+        fifth = values.filter(pl.col(keys[0]).is_in(chosen.implode()))
+        clusters = fifth["cluster"].to_numpy()
+        value, error = paired.mean(fifth["value"].to_numpy(), clusters)
         change = paired.Error(None, None)
-        if "first" in mine.columns and mine["first"].null_count() == 0:
-            change = paired.mean((mine["value"] - mine["first"]).to_numpy(), clusters)
-        lost = int(mine["lost"].sum()) if "lost" in mine.columns else None
+        if "first" in fifth.columns and fifth["first"].null_count() == 0:
+            change = paired.mean((fifth["value"] - fifth["first"]).to_numpy(), clusters)
+        lost = int(fifth["lost"].sum()) if "lost" in fifth.columns else None
         rows.append(
-            {"figure": figure, "end": end, "items": len(mine), "tokens_mean": float(mine["tokens"].to_numpy().mean())}
+            {"figure": figure, "end": end, "items": len(fifth), "tokens_mean": float(fifth["tokens"].to_numpy().mean())}
             | {"value": value, "value_se": error, "change": change.value, "change_se": change.se, "not_found": lost}
         )
     return rows

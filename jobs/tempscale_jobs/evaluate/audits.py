@@ -29,7 +29,7 @@ MEASURES = ("socm_mean", "spread_mean")
 _SUMMARY = "tables/collapse_summary.parquet"
 
 
-class Measured(NamedTuple):
+class AuditFigures(NamedTuple):
     """The figures of one model under one temperature in an audit; None where they were not measured."""
 
     model: str
@@ -45,28 +45,28 @@ class Measured(NamedTuple):
     """The audit's folder, as the user gave it."""
 
 
-_COLUMNS = [name for name in Measured._fields if name not in ("fingerprint", "folder")]
+_COLUMNS = [name for name in AuditFigures._fields if name not in ("fingerprint", "folder")]
 
 # ---------------------------------------------------------------------------------------------- reading audits
 
 
-def measures(folders: Sequence[str]) -> list[Measured]:
+def measures(folders: Sequence[str]) -> list[AuditFigures]:
     """Every model and temperature of the audits in these folders, in the order of the folders and of their tables.
 
     Raises:
         UsageError: a folder has no finished audit of models, or two have the same model and temperature.
     """
-    found: dict[tuple[str, str], Measured] = {}
+    measured: dict[tuple[str, str], AuditFigures] = {}
     for folder in folders:
         storage = Storage(folder)
         storage.check_reachable()
         models = _models(storage, folder)
         for row in storage.read_table(_SUMMARY, _COLUMNS).to_pylist():
-            one = Measured(fingerprint=models[row["model"]]["fingerprint"], folder=folder, **row)
-            other = found.setdefault((one.fingerprint, one.temperature), one)
-            if other is not one:
-                raise _given_twice(other, one)
-    return list(found.values())
+            entry = AuditFigures(fingerprint=models[row["model"]]["fingerprint"], folder=folder, **row)
+            earlier = measured.setdefault((entry.fingerprint, entry.temperature), entry)
+            if earlier is not entry:
+                raise _given_twice(earlier, entry)
+    return list(measured.values())
 
 
 def _models(storage: Storage, folder: str) -> dict[str, Any]:
@@ -89,11 +89,11 @@ def _models(storage: Storage, folder: str) -> dict[str, Any]:
         raise UsageError(
             f"'{name}' holds an audit of user-supplied embeddings, whose model is not known; give audits of models"
         )
-    found_run = "no audit" if command in (None, "audit") else f"a run of tempscale {command} and no audit"
-    raise UsageError(f"'{name}' holds {found_run}; give a folder that tempscale audit wrote")
+    content = "no audit" if command in (None, "audit") else f"a run of tempscale {command} and no audit"
+    raise UsageError(f"'{name}' holds {content}; give a folder that tempscale audit wrote")
 
 
-def _given_twice(first: Measured, second: Measured) -> UsageError:
+def _given_twice(first: AuditFigures, second: AuditFigures) -> UsageError:
     if Storage(first.folder).root == Storage(second.folder).root:
         return UsageError(f"'{masked(second.folder)}' is given twice; give each folder once")
     names = f"'{first.model}'" + (f" (also called '{second.model}')" if second.model != first.model else "")
@@ -106,32 +106,32 @@ def _given_twice(first: Measured, second: Measured) -> UsageError:
 # ---------------------------------------------------------------------------------------------- comparison with scores
 
 
-def correlations(measured: Sequence[Measured], scores: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def correlations(measured: Sequence[AuditFigures], scores: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Spearman's ρ over models of each measure with each task's score, for each temperature (S2 Fig 5, Table 2).
 
     Each of `scores` has fingerprint, temperature (canonical text), task (None for the mean over tasks) and score.
     """
     by_place = _by_place(scores)
     rows: list[dict[str, Any]] = []
-    for temperature in dict.fromkeys(one.temperature for one in measured):
+    for temperature in dict.fromkeys(entry.temperature for entry in measured):
         for task in dict.fromkeys(score["task"] for score in scores):
             for measure in MEASURES:
                 pairs = [
-                    (getattr(one, measure), by_place.get((one.fingerprint, temperature, task)))
-                    for one in measured if one.temperature == temperature
+                    (getattr(entry, measure), by_place.get((entry.fingerprint, temperature, task)))
+                    for entry in measured if entry.temperature == temperature
                 ]  # fmt: skip
                 both = [(value, score) for value, score in pairs if _known(value) and _known(score)]
                 if len(both) >= VALUES_FOR_AN_ERROR:
-                    found = spearman(*zip(*both, strict=True))
+                    correlation = spearman(*zip(*both, strict=True))
                     rows.append(
-                        {"temperature": temperature, "task": task, "measure": measure, "models": found.n}
-                        | {"rho": found.rho, "p_exact": found.p_exact, "p_t": found.p_t}
+                        {"temperature": temperature, "task": task, "measure": measure, "models": correlation.n}
+                        | {"rho": correlation.rho, "p_exact": correlation.p_exact, "p_t": correlation.p_t}
                     )
     return rows
 
 
 def against_backbones(
-    measured: Sequence[Measured], scores: Sequence[Mapping[str, Any]], backbones: Mapping[str, str]
+    measured: Sequence[AuditFigures], scores: Sequence[Mapping[str, Any]], backbones: Mapping[str, str]
 ) -> list[dict[str, Any]]:
     """One row per model and temperature with its change from its backbone under the same temperature (S2 Table 1).
 
@@ -142,29 +142,29 @@ def against_backbones(
     """
     _check(measured, backbones)
     by_place = _by_place(scores)
-    by_label = {(one.model, one.temperature): one for one in measured}
+    by_label = {(entry.model, entry.temperature): entry for entry in measured}
     rows: list[dict[str, Any]] = []
-    for one in measured:
-        backbone = backbones.get(one.model)
-        base = by_label.get((backbone, one.temperature)) if backbone is not None else None
-        score = by_place.get((one.fingerprint, one.temperature, None))
+    for entry in measured:
+        backbone = backbones.get(entry.model)
+        base = by_label.get((backbone, entry.temperature)) if backbone is not None else None
+        score = by_place.get((entry.fingerprint, entry.temperature, None))
         base_score = by_place.get((base.fingerprint, base.temperature, None)) if base else None
         rows.append(
-            {"model": one.model, "temperature": one.temperature, "backbone": backbone}
-            | {"socm_mean": one.socm_mean, "socm_se": one.socm_se_superpopulation, "spread_mean": one.spread_mean}
-            | {"score": score, "socm_change": _difference(one.socm_mean, base.socm_mean if base else None)}
-            | {"socm_change_se": _error(one, base) if base else None}
-            | {"spread_change": _difference(one.spread_mean, base.spread_mean if base else None)}
+            {"model": entry.model, "temperature": entry.temperature, "backbone": backbone}
+            | {"socm_mean": entry.socm_mean, "socm_se": entry.socm_se_superpopulation, "spread_mean": entry.spread_mean}
+            | {"score": score, "socm_change": _difference(entry.socm_mean, base.socm_mean if base else None)}
+            | {"socm_change_se": _error(entry, base) if base else None}
+            | {"spread_change": _difference(entry.spread_mean, base.spread_mean if base else None)}
             | {"score_change": _difference(score, base_score)}
         )
     return rows
 
 
-def _check(measured: Sequence[Measured], backbones: Mapping[str, str]) -> None:
+def _check(measured: Sequence[AuditFigures], backbones: Mapping[str, str]) -> None:
     """Raise unless every label in `backbones` belongs to exactly one model."""
     known: dict[str, set[str]] = {}
-    for one in measured:
-        known.setdefault(one.model, set()).add(one.fingerprint)
+    for entry in measured:
+        known.setdefault(entry.model, set()).add(entry.fingerprint)
     for model, backbone in backbones.items():
         for label in (model, backbone):
             if label not in known:
@@ -194,33 +194,38 @@ def _difference(value: float | None, base: float | None) -> float | None:
 # ---------------------------------------------------------------------------------------------- errors of a change
 
 
-def _error(one: Measured, base: Measured) -> float | None:
+def _error(entry: AuditFigures, base: AuditFigures) -> float | None:
     """Standard error of the difference of two models' mean SOCM, for texts drawn like these.
 
     It is that of paired differences where one audit measured both models on the same texts, else √(se² + se²).
     """
-    if one.folder == base.folder:
-        own, other = _text_means(one), _text_means(base)
+    if entry.folder == base.folder:
+        means, base_means = _text_means(entry), _text_means(base)
         # The order of the texts may differ: they are sorted by length in each model's own tokens.
-        if own is not None and other is not None and own.keys() == other.keys() and len(own) >= VALUES_FOR_AN_ERROR:
-            differences = np.array([own[text][0] - other[text][0] for text in own])
-            documents = [document for _, document in own.values()]
+        if (
+            means is not None
+            and base_means is not None
+            and means.keys() == base_means.keys()
+            and len(means) >= VALUES_FOR_AN_ERROR
+        ):
+            differences = np.array([means[text][0] - base_means[text][0] for text in means])
+            documents = [document for _, document in means.values()]
             if None in documents:
                 return within_error(float(differences.var(ddof=1)), len(differences))
             return finite(documents_error([differences], [2.0], [np.array(documents)]))
-        mine, theirs = _replicates(one), _replicates(base)
-        known = one.socm_se_superpopulation is not None and base.socm_se_superpopulation is not None
-        if known and mine is not None and theirs is not None and mine.drawn == theirs.drawn:
-            return mine.error_of_change(theirs)
-    if one.socm_se_superpopulation is None or base.socm_se_superpopulation is None:
+        replicates, base_replicates = _replicates(entry), _replicates(base)
+        known = entry.socm_se_superpopulation is not None and base.socm_se_superpopulation is not None
+        if known and replicates is not None and base_replicates is not None and replicates.drawn == base_replicates.drawn:
+            return replicates.error_of_change(base_replicates)
+    if entry.socm_se_superpopulation is None or base.socm_se_superpopulation is None:
         return None
-    return math.hypot(one.socm_se_superpopulation, base.socm_se_superpopulation)
+    return math.hypot(entry.socm_se_superpopulation, base.socm_se_superpopulation)
 
 
-def _text_means(one: Measured) -> dict[str, tuple[float, int | None]] | None:
+def _text_means(entry: AuditFigures) -> dict[str, tuple[float, int | None]] | None:
     """Each sampled text's mean SOCM with all others, and its document; None where SOCM is not that of a random sample."""
-    storage, at, done = _measured_socm(one)
-    if done is None or done.get("way") == "groups" or isinstance(done.get("groups"), dict):
+    storage, at, record = _measured_socm(entry)
+    if record is None or record.get("way") == "groups" or isinstance(record.get("groups"), dict):
         return None  # Where an earlier version drew texts by length interval, the models' samples differ.
     if not storage.exists(means_by_text(at)):
         return None
@@ -241,23 +246,23 @@ class _Replicates(NamedTuple):
 
     def error_of_change(self, other: _Replicates) -> float:
         """The standard error of the difference of two means from the same groups."""
-        moved = self.interval_means - other.interval_means
-        known = np.where(np.isfinite(moved), moved, np.nanmean(moved))
+        differences = self.interval_means - other.interval_means
+        known = np.where(np.isfinite(differences), differences, np.nanmean(differences))
         return math.sqrt(jackknife_error(self.values - other.values) ** 2 + max(0.0, float(known @ self.covariance @ known)))
 
 
-def _replicates(one: Measured) -> _Replicates | None:
+def _replicates(entry: AuditFigures) -> _Replicates | None:
     """The estimates without each group; None where there are no groups."""
-    storage, at, done = _measured_socm(one)
-    if done is None or done.get("way") != "groups":
+    storage, at, record = _measured_socm(entry)
+    if record is None or record.get("way") != "groups":
         return None
     values = storage.read_table(f"{at}/replicates.parquet").column("socm_mean").to_numpy()
-    means = np.array(done["interval_means"]["socm_mean"], dtype=float)
-    return _Replicates(done["drawn"], values, means, np.array(done["interval_covariance"]))
+    means = np.array(record["interval_means"]["socm_mean"], dtype=float)
+    return _Replicates(record["drawn"], values, means, np.array(record["interval_covariance"]))
 
 
-def _measured_socm(one: Measured) -> tuple[Storage, str, dict[str, Any] | None]:
+def _measured_socm(entry: AuditFigures) -> tuple[Storage, str, dict[str, Any] | None]:
     """Where an audit measured SOCM, and what it wrote of it."""
-    storage = Storage(one.folder)
-    at = place("partials/socm", one.model, Temperature.of(one.temperature))
+    storage = Storage(entry.folder)
+    at = place("partials/socm", entry.model, Temperature.of(entry.temperature))
     return storage, at, storage.read_json(f"{at}/done.json") if storage.exists(f"{at}/done.json") else None

@@ -12,7 +12,7 @@ from tempscale_jobs.evaluate import documents, tasks
 from tempscale_jobs.evaluate.corrected import Corrections
 from tempscale_jobs.evaluate.documents import Call, Large
 from tempscale_jobs.evaluate.held import held, sentence
-from tempscale_jobs.evaluate.tasks import Evaluation, Unit, corrected_folder, folder
+from tempscale_jobs.evaluate.tasks import Evaluation, RunTask, corrected_folder, folder
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.tables.evaluate import EXPOSURE_PART, ITEM_PART, RELEVANT_PART
@@ -20,7 +20,7 @@ from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.dispatch import Crew, Piece
 
 
-def done(run: Run, model: Model, temperature: Temperature, unit: Unit, state: Any) -> bool:
+def done(run: Run, model: Model, temperature: Temperature, unit: RunTask, state: Any) -> bool:
     """Whether a cell was scored on the task's files as they are now."""
     name = f"{folder(model, temperature, unit)}/result.json"
     return run.storage.exists(name) and run.storage.read_json(name)["state"] == state
@@ -40,13 +40,13 @@ def work(evaluation: Evaluation, crew: Crew, model: Model, stage: Stage) -> tupl
     }  # fmt: skip
     for unit in evaluation.units:
         state = evaluation.states[unit.name]
-        every = evaluation.temperatures(unit)
-        missing = [t.canonical for t in every if not done(run, model, t, unit, state)]
-        stage.advance(len(every) - len(missing))
+        temperatures = evaluation.temperatures(unit)
+        missing = [t.canonical for t in temperatures if not done(run, model, t, unit, state)]
+        stage.advance(len(temperatures) - len(missing))
         # Pairs of roles share their embeddings, so one worker scores them all; otherwise each cell is a piece of work.
-        together = [missing] if len(every) > len(evaluation.given) else [[canonical] for canonical in missing]
+        groups = [missing] if len(temperatures) > len(evaluation.given) else [[canonical] for canonical in missing]
         spec = shared | {"unit": unit._asdict(), "state": state}
-        pieces += [spec | {"temperatures": own, "embedded": False} for own in together if own]
+        pieces += [spec | {"temperatures": group, "embedded": False} for group in groups if group]
     return _attempted(run, crew, model, pieces, stage)
 
 
@@ -70,22 +70,22 @@ def _attempted(
     ]  # fmt: skip
     wrong: dict[tuple[str, str], str] = {}
     later: dict[int, list[Call]] = {}
-    for piece, report, lost in crew.attempt(write_cells, work):
-        own, unit = specs[piece.number], Unit(**specs[piece.number]["unit"])
+    for piece, report, failure in crew.attempt(write_cells, work):
+        spec, unit = specs[piece.number], RunTask(**specs[piece.number]["unit"])
         if report is not None and report["calls"]:
             later[piece.number] = [Call(*call) for call in report["calls"]]
             continue
         stage.advance(piece.size)
-        reasons = dict.fromkeys(own["temperatures"], f"task '{unit.name}': {lost}")
+        reasons = dict.fromkeys(spec["temperatures"], f"task '{unit.name}': {failure}")
         for canonical, why in (reasons if report is None else report["wrong"]).items():
             # A worker that died after its last step has written the cell.
-            if report is not None or not done(run, model, Temperature.of(canonical), unit, own["state"]):
+            if report is not None or not done(run, model, Temperature.of(canonical), unit, spec["state"]):
                 wrong[unit.name, canonical] = why
     large: dict[str, Large] = {}
     for number in sorted(later):
-        own, unit = specs[number], Unit(**specs[number]["unit"])
-        task = large.setdefault(unit.name, Large(unit, own, [], later[number]))
-        task.temperatures.extend(map(Temperature.of, own["temperatures"]))
+        spec, unit = specs[number], RunTask(**specs[number]["unit"])
+        task = large.setdefault(unit.name, Large(unit, spec, [], later[number]))
+        task.temperatures.extend(map(Temperature.of, spec["temperatures"]))
     return wrong, list(large.values())
 
 
@@ -94,27 +94,27 @@ def write_cells(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
 
     If the task has a large corpus whose documents nobody has tried to embed, report the calls for them instead.
     """
-    from tempscale_jobs.evaluate.scored import Manner, score
+    from tempscale_jobs.evaluate.scored import ScoringOptions, score
 
-    unit, temperatures = Unit(**spec["unit"]), [Temperature.of(text) for text in spec["temperatures"]]
+    unit, temperatures = RunTask(**spec["unit"]), [Temperature.of(text) for text in spec["temperatures"]]
     report: dict[str, Any] = {"wrong": {}, "calls": []}
     loaded = held(worker, spec)
     if isinstance(loaded, str):
         return report | {"wrong": {t.canonical: loaded for t in temperatures}}
     task, model = loaded
-    there = None
+    embedded = None
     if spec["embedded"]:
-        there = documents.reader(worker.storage, worker.model, unit)
+        embedded = documents.reader(worker.storage, worker.model, unit)
     elif calls := _calls(task, model):
         return report | {"calls": calls}
     for temperature in temperatures:
         try:
             with worker.noting(f"{unit.slug} τ {temperature.slug}"):
                 keep = len(temperatures) > 1 and any(t.roles for t in temperatures)
-                own = None
+                corrections = None
                 if temperature.canonical == spec["reference"]:
-                    own = Corrections(**spec["corrections"], seed=spec["seed"])
-                cell = score(task, model, temperature, Manner(keep, there, own))
+                    corrections = Corrections(**spec["corrections"], seed=spec["seed"])
+                cell = score(task, model, temperature, ScoringOptions(keep, embedded, corrections))
         except Exception as error:
             actor.end_if_lost(error)
             report["wrong"][temperature.canonical] = sentence(unit.name, error)
@@ -123,13 +123,13 @@ def write_cells(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
         worker.storage.remove(f"{at}/result.json")  # It may be of the same task before its files changed.
         worker.storage.write_table(f"{at}/items.parquet", ITEM_PART.build_rows(cell.items))
         worker.storage.write_table(f"{at}/relevant.parquet", RELEVANT_PART.build_rows(cell.relevant))
-        for one in cell.corrected:
-            place = corrected_folder(at, one.recipe)
-            worker.storage.write_table(f"{place}/items.parquet", ITEM_PART.build_rows(one.items))
-            worker.storage.write_table(f"{place}/exposure.parquet", EXPOSURE_PART.build_rows(one.exposure))
-            worker.storage.write_json(f"{place}/fitted.json", {"fitted": one.fitted, "problem": one.problem})
-        texts = sum(len(own.ids) for own in model.seen)
-        cut = sum(own.truncated for own in model.seen) / texts if texts else None
+        for corrected in cell.corrected:
+            place = corrected_folder(at, corrected.recipe)
+            worker.storage.write_table(f"{place}/items.parquet", ITEM_PART.build_rows(corrected.items))
+            worker.storage.write_table(f"{place}/exposure.parquet", EXPOSURE_PART.build_rows(corrected.exposure))
+            worker.storage.write_json(f"{place}/fitted.json", {"fitted": corrected.fitted, "problem": corrected.problem})
+        texts = sum(len(call.ids) for call in model.seen)
+        cut = sum(call.truncated for call in model.seen) / texts if texts else None
         facts = {"type": str(task.metadata.type), "metric": task.metadata.main_score, "truncated_share": cut}
         worker.storage.write_json(f"{at}/result.json", {"mteb": cell.result, "state": spec["state"]} | facts)
     worker.note_processor()

@@ -26,12 +26,12 @@ def by_type(types: pl.DataFrame) -> alt.Chart | None:
     if not rows:
         return None
     what = list(dict.fromkeys(row["what"] for row in rows))
-    every = types["temperature"].unique(maintain_order=True).to_list()
+    temperatures = types["temperature"].unique(maintain_order=True).to_list()
     zero = alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(opacity=0.6).encode(x="x:Q")
     bars = alt.Chart(alt.Data(values=rows)).mark_bar().encode(
         x=alt.X("change:Q", title=f"change of the mean score against {reference}, in %"),
         y=alt.Y("what:N", sort=what, title=None, axis=alt.Axis(labelLimit=160)),
-        yOffset=alt.YOffset("temperature:N", sort=every), color=colour(every, "temperature"),
+        yOffset=alt.YOffset("temperature:N", sort=temperatures), color=colour(temperatures, "temperature"),
         tooltip=["what:N", "temperature:N", alt.Tooltip("change:Q", format=".2f")],
     )  # fmt: skip
     return alt.layer(zero, bars).properties(width="container", height=max(120, 14 * len(rows)))
@@ -39,13 +39,13 @@ def by_type(types: pl.DataFrame) -> alt.Chart | None:
 
 def changes(evaluation: pl.DataFrame) -> alt.Chart | None:
     """Change of each task's score against the first temperature with 95 % intervals."""
-    every = evaluation["temperature"].unique(maintain_order=True).to_list()
+    temperatures = evaluation["temperature"].unique(maintain_order=True).to_list()
     rows = [
         point(row["temperature"], "", row["name"], row["change"], row["change_se"])
         for row in evaluation.to_dicts()
-        if row["temperature"] != every[0] and row["change"] is not None
+        if row["temperature"] != temperatures[0] and row["change"] is not None
     ]
-    return about_zero(rows, f"change of the score against {every[0]}", colour(every), every)
+    return about_zero(rows, f"change of the score against {temperatures[0]}", colour(temperatures), temperatures)
 
 
 def by_length(lengths: pl.DataFrame, edges: Sequence[int], value: str, title: str) -> alt.Chart | None:
@@ -60,33 +60,35 @@ def by_length(lengths: pl.DataFrame, edges: Sequence[int], value: str, title: st
 
 def best(lengths: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
     """The temperature with the highest value in each length interval (S1 Fig 8)."""
-    mine = lengths.filter(pl.col("best")).sort("interval")
-    every = lengths["temperature"].unique(maintain_order=True).to_list()
-    names = [interval_name(edge, edges) for edge in mine["interval"].unique(maintain_order=True)]
+    best_rows = lengths.filter(pl.col("best")).sort("interval")
+    temperatures = lengths["temperature"].unique(maintain_order=True).to_list()
+    names = [interval_name(edge, edges) for edge in best_rows["interval"].unique(maintain_order=True)]
     rows = [
         {"x": interval_name(row["interval"], edges), "y": row["temperature"], "task": row["name"], "value": row["value"]}
-        for row in mine.to_dicts()
+        for row in best_rows.to_dicts()
     ]
-    if not rows or len(every) < 2:
+    if not rows or len(temperatures) < 2:
         return None
     x = alt.X("x:O", sort=names, title="length in tokens", axis=alt.Axis(labelAngle=0, labelOverlap="greedy"))
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     colour = alt.Color("task:N", scale=alt.Scale(domain=tasks, range=COLOURS), legend=alt.Legend(orient="top", title=None))
-    base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=alt.Y("y:N", sort=every, title="best temperature"), color=colour)
+    base = alt.Chart(alt.Data(values=rows)).encode(
+        x=x, y=alt.Y("y:N", sort=temperatures, title="best temperature"), color=colour
+    )
     tooltip = ["task:N", "x:O", "y:N", alt.Tooltip("value:Q", format=".4f")]
     return alt.layer(
         base.mark_line(strokeWidth=1.5, opacity=0.6), base.mark_point(filled=True, size=80).encode(tooltip=tooltip)
-    ).properties(width="container", height=max(120, 26 * len(every)))
+    ).properties(width="container", height=max(120, 26 * len(temperatures)))
 
 
 def by_end(table: pl.DataFrame, figure: str, title: str) -> alt.Chart | None:
     """A figure of the shortest and the longest fifth by temperature (S1 Fig 7, Table 3)."""
-    mine = table.filter(pl.col("figure") == figure)
-    names = mine["temperature"].unique(maintain_order=True).to_list()
-    several = mine["name"].n_unique() > 1
+    ends = table.filter(pl.col("figure") == figure)
+    names = ends["temperature"].unique(maintain_order=True).to_list()
+    several = ends["name"].n_unique() > 1
     rows = [
         point(f"{row['name']}: " * several + f"{row['end']} fifth", "", row["temperature"], row["value"], row["value_se"])
-        for row in mine.to_dicts()
+        for row in ends.to_dicts()
     ]
     return lines(rows, names, ("", title))
 
@@ -96,10 +98,10 @@ def roles(table: pl.DataFrame) -> alt.Chart | None:
     if table.is_empty():
         return None
     panels = []
-    for (task,), mine in table.group_by("name", maintain_order=True):
+    for (task,), task_rows in table.group_by("name", maintain_order=True):
         rows = [
             {"query τ": row["query_tau"], "document τ": row["document_tau"], "score": row["score"], "change": row["change"]}
-            for row in mine.to_dicts()
+            for row in task_rows.to_dicts()
         ]
         panels.append(
             alt.Chart(alt.Data(values=rows))
@@ -121,10 +123,10 @@ def correlation(models: pl.DataFrame) -> alt.Chart | None:
     """Mean score against mean SOCM and against S/‖μ‖², one point per model (S2 Fig 5)."""
     panels = []
     for name, title in (("socm_mean", "mean SOCM"), ("spread_mean", "mean S/‖μ‖²")):
-        mine = models.filter(pl.col(name).is_not_null() & pl.col("score").is_not_null())
+        scored = models.filter(pl.col(name).is_not_null() & pl.col("score").is_not_null())
         rows = [
             {"x": row[name], "score": row["score"], "model": row["model"], "temperature": row["temperature"]}
-            for row in mine.to_dicts()
+            for row in scored.to_dicts()
         ]
         if not rows:
             continue
@@ -143,8 +145,8 @@ def named(table: pl.DataFrame) -> pl.DataFrame:
     """The table with a column `name`: the task, with its subset and split where it has several."""
     keys = ("task", "split", "subset")
     parts = table.filter(pl.col("split").is_not_null()).select(keys).unique()
-    own = {name: parts.filter(pl.col("task") == name) for name in table["task"].unique()}
-    several = {name: [key for key in ("subset", "split") if rows[key].n_unique() > 1] for name, rows in own.items()}
+    by_task = {name: parts.filter(pl.col("task") == name) for name in table["task"].unique()}
+    several = {name: [key for key in ("subset", "split") if rows[key].n_unique() > 1] for name, rows in by_task.items()}
     names = []
     for row in table.select(keys).to_dicts():  # A missing cell has neither split nor subset.
         parts_of_name = [str(row[key]) for key in several[row["task"]] if row["split"] is not None]

@@ -1,4 +1,4 @@
-"""Score a retrieval task again with corrected embeddings: those that are there are changed, no text is embedded again.
+"""Score a retrieval task again with corrected embeddings: the existing ones are changed, no text is embedded again.
 
 A correction is fitted on the documents and on the development queries alone, so that the held-out queries confirm it.
 """
@@ -18,7 +18,7 @@ from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.evaluate.analyses import held_out
 
 if TYPE_CHECKING:  # It imports mteb, which may not be installed.
-    from tempscale_jobs.evaluate.mteb_model import Texts
+    from tempscale_jobs.evaluate.grid_model import EncodedTexts
 
 FITTED = 100_000
 """Documents that a correction is fitted on, at most: a random sample of more."""
@@ -26,7 +26,7 @@ SHOWN, FIFTHS = 10, 5
 """Places of a list that count for exposure, and intervals of length, each with as many documents."""
 
 
-class Corrected(NamedTuple):
+class CorrectedScores(NamedTuple):
     """A task scored with one correction, or with none."""
 
     recipe: str
@@ -65,16 +65,16 @@ class Sides(NamedTuple):
     document_lengths: np.ndarray
 
     @classmethod
-    def of(cls, own: Sequence[Texts]) -> Sides:
+    def of(cls, own: Sequence[EncodedTexts]) -> Sides:
         """Of the calls of one split and subset, whose vectors are in files."""
-        found: list[Any] = []
+        fields: list[Any] = []
         for role in ("query", "document"):
             calls = [texts for texts in own if texts.role == role and texts.vectors is not None]
             vectors = [np.load(texts.vectors) for texts in calls if texts.vectors is not None]
-            found.append(normalised(np.concatenate(vectors)).astype(np.float32))
-            found.append([key for texts in calls for key in texts.ids])
-            found.append(np.array([n for texts in calls for n in texts.whole], np.int64))
-        return cls(*found)
+            fields.append(normalised(np.concatenate(vectors)).astype(np.float32))
+            fields.append([key for texts in calls for key in texts.ids])
+            fields.append(np.array([n for texts in calls for n in texts.whole], np.int64))
+        return cls(*fields)
 
     def fitted(self, recipe: str, how: Corrections) -> Correction:
         """A correction fitted on the documents, or a sample of them, and on the development queries.
@@ -86,11 +86,11 @@ class Sides(NamedTuple):
         if len(self.document_ids) > FITTED:
             sample = set(seeded_sample(self.document_ids, FITTED, how.seed))
             chosen = np.array([name in sample for name in self.document_ids])
-        own = ~how.held(self.query_ids)
+        development = ~how.held(self.query_ids)
         documents, lengths = self.documents[chosen], np.maximum(self.document_lengths[chosen], 1)
         return fit(
-            recipe, torch.from_numpy(documents), torch.from_numpy(lengths), torch.from_numpy(self.queries[own]),
-            torch.from_numpy(np.maximum(self.query_lengths[own], 1)),
+            recipe, torch.from_numpy(documents), torch.from_numpy(lengths), torch.from_numpy(self.queries[development]),
+            torch.from_numpy(np.maximum(self.query_lengths[development], 1)),
         )  # fmt: skip
 
 
@@ -111,18 +111,18 @@ def exposures(
         if held and query in results:
             ranked = sorted(results[query].items(), key=lambda pair: (pair[1], pair[0]), reverse=True)[:SHOWN]
             counts.append(np.bincount([of_document[document] for document, _ in ranked], minlength=FIFTHS))
-    rows, every = [], np.array(counts).reshape(-1, FIFTHS)
+    rows, matrix = [], np.array(counts).reshape(-1, FIFTHS)
     for k in range(FIFTHS):
         inside = fifth == k
-        if not inside.any() or not len(every):
+        if not inside.any() or not len(matrix):
             continue
-        share, places = float(inside.mean()), float(every.sum() / len(every))
+        share, places = float(inside.mean()), float(matrix.sum() / len(matrix))
         lengths = sides.document_lengths[inside]
-        error = float(every[:, k].std(ddof=1) / np.sqrt(len(every)) / places / share) if len(every) > 1 else None
+        error = float(matrix[:, k].std(ddof=1) / np.sqrt(len(matrix)) / places / share) if len(matrix) > 1 else None
         rows.append(
             here
             | {"tokens_from": int(lengths.min()), "tokens_to": int(lengths.max()), "documents": int(inside.sum())}
-            | {"queries": len(every), "exposure": float(every[:, k].mean() / places / share), "exposure_se": error}
+            | {"queries": len(matrix), "exposure": float(matrix[:, k].mean() / places / share), "exposure_se": error}
         )
     return rows
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.evaluate.held import held, sentence
-from tempscale_jobs.evaluate.tasks import Unit
+from tempscale_jobs.evaluate.tasks import RunTask
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.runs.journal import Stage
@@ -36,7 +36,7 @@ class Call(NamedTuple):
 class Large(NamedTuple):
     """A task that searches a corpus of several pieces, and its cells that are not scored yet."""
 
-    unit: Unit
+    unit: RunTask
     spec: dict[str, Any]
     """What a worker loads the task by."""
     temperatures: list[Temperature]
@@ -45,8 +45,8 @@ class Large(NamedTuple):
     @property
     def of_documents(self) -> list[Temperature]:
         """The temperatures that documents have in these cells: fewer where cells differ in that of the queries only."""
-        own = {_of_documents(temperature): None for temperature in self.temperatures}
-        return list(own)
+        distinct = {_of_documents(temperature): None for temperature in self.temperatures}
+        return list(distinct)
 
     @property
     def documents(self) -> int:
@@ -69,49 +69,49 @@ def calls(task: Any, model: Any) -> list[Call]:
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.models.search_wrappers import SearchEncoderWrapper
 
-    at_once, found = SearchEncoderWrapper(model).corpus_chunk_size, list[Call]()
-    for number, own in enumerate(getattr(task, "tasks", None) or [task]):
-        if not isinstance(own, AbsTaskRetrieval):
+    at_once, planned = SearchEncoderWrapper(model).corpus_chunk_size, list[Call]()
+    for number, subtask in enumerate(getattr(task, "tasks", None) or [task]):
+        if not isinstance(subtask, AbsTaskRetrieval):
             continue
-        own.convert_v1_dataset_format_to_v2(num_proc=None)
-        for subset in own.hf_subsets if own.hf_subsets is not None else own.dataset:
-            for split in own.eval_splits:
-                data = own.dataset[subset][split]
+        subtask.convert_v1_dataset_format_to_v2(num_proc=None)
+        for subset in subtask.hf_subsets if subtask.hf_subsets is not None else subtask.dataset:
+            for split in subtask.eval_splits:
+                data = subtask.dataset[subset][split]
                 documents = len(data["corpus"])
                 # Where documents are ranked already, mteb embeds them all in one call, which stays with the cell.
                 if documents > min(at_once, model.piece_texts) and not data.get("top_ranked"):
                     starts = range(0, documents, at_once)
-                    found += [Call(number, subset, split, k, min(at_once, documents - k)) for k in starts]
-    return found
+                    planned += [Call(number, subset, split, k, min(at_once, documents - k)) for k in starts]
+    return planned
 
 
 def embed(large: Large, crew: Crew, stage: Stage) -> str:
     """Embed the missing pieces on all workers; returns a note. A piece that fails is left to the cells, which report why."""
     pieces = [
         Piece(
-            k, (large.spec | own,), f"documents of {large.unit.name}, piece {k}", size=own["piece"]["documents"],
-            cost=float(own["piece"]["documents"]),
+            k, (large.spec | part,), f"documents of {large.unit.name}, piece {k}", size=part["piece"]["documents"],
+            cost=float(part["piece"]["documents"]),
         )
-        for k, own in enumerate(large.pieces())
+        for k, part in enumerate(large.pieces())
     ]  # fmt: skip
-    there, lost = 0, list[str]()
+    existing, failures = 0, list[str]()
     for piece, report, given_up in crew.attempt(write_piece, pieces):
         stage.advance(piece.size)
-        there += report is not None and report["there"]
+        existing += report is not None and report["there"]
         failure = given_up if report is None else report["failure"]
-        lost += [failure] if failure is not None else []
-    note = count(len(pieces), "piece") + (f", {there} of them there before" if there else "")
-    return note + (f", {len(lost)} left to the cells: {lost[0]}" if lost else "")
+        failures += [failure] if failure is not None else []
+    note = count(len(pieces), "piece") + (f", {existing} of them there before" if existing else "")
+    return note + (f", {len(failures)} left to the cells: {failures[0]}" if failures else "")
 
 
 def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any]:
-    """Embed one piece and write it, unless it is there; a failure is reported."""
+    """Embed one piece and write it, unless its file exists; a failure is reported."""
     from mteb._create_dataloaders import create_dataloader
     from mteb.types import PromptType
 
-    from tempscale_jobs.evaluate.mteb_model import digest
+    from tempscale_jobs.evaluate.grid_model import digest
 
-    unit, temperature, piece = Unit(**spec["unit"]), Temperature.of(spec["temperature"]), Call(**spec["piece"])
+    unit, temperature, piece = RunTask(**spec["unit"]), Temperature.of(spec["temperature"]), Call(**spec["piece"])
     loaded = held(worker, spec)
     if isinstance(loaded, str):
         return {"there": False, "failure": loaded}
@@ -127,8 +127,8 @@ def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
         if worker.storage.exists(at):
             return {"there": True, "failure": None}
         with worker.noting(f"{unit.slug} documents {name[:12]} τ {temperature.slug}"):
-            found = model.embed_documents(texts, keys, temperature)
-        rows = table(found.shape[1]).build({"embedding": row_bytes(found)})
+            vectors = model.embed_documents(texts, keys, temperature)
+        rows = table(vectors.shape[1]).build({"embedding": row_bytes(vectors)})
         worker.storage.write_table(at, rows, "none")  # Floats that hardly compress.
     except Exception as error:
         actor.end_if_lost(error)
@@ -137,7 +137,7 @@ def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
     return {"there": False, "failure": None}
 
 
-def reader(storage: Storage, model: Model, unit: Unit) -> Callable[[Temperature, str], np.ndarray | None]:
+def reader(storage: Storage, model: Model, unit: RunTask) -> Callable[[Temperature, str], np.ndarray | None]:
     """A function that reads the embeddings of a piece of a task's documents, or returns None where there are none."""
 
     def read(temperature: Temperature, name: str) -> np.ndarray | None:
@@ -164,10 +164,10 @@ def _of_documents(temperature: Temperature) -> Temperature:
     return temperature.for_role("document")
 
 
-def _folder(model: Model, temperature: Temperature, unit: Unit) -> str:
+def _folder(model: Model, temperature: Temperature, unit: RunTask) -> str:
     return f"{place(CELL_DOCUMENTS, model, temperature)}/task={unit.slug}"
 
 
-def piece_name(model: Model, temperature: Temperature, unit: Unit, name: str) -> str:
+def piece_name(model: Model, temperature: Temperature, unit: RunTask, name: str) -> str:
     """The file of a piece, which the digest of its texts, their role and their temperature names."""
     return f"{_folder(model, temperature, unit)}/{name}.parquet"

@@ -7,7 +7,7 @@ from typing import Any
 
 from tempscale_jobs.errors import Changed, UsageError
 from tempscale_jobs.evaluate import tasks
-from tempscale_jobs.evaluate.tasks import Unit
+from tempscale_jobs.evaluate.tasks import RunTask
 from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import actor
 
@@ -22,12 +22,12 @@ def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | st
     """The task of a piece of work with its data and the model that keeps its tokens, or a sentence on the failure."""
     from tempscale.model.checkpoint import resolve
     from tempscale.model.settings import Settings
-    from tempscale_jobs.evaluate.mteb_model import GridModel, Known
+    from tempscale_jobs.evaluate.grid_model import Checkpoint, GridModel
 
     key = json.dumps([worker.storage.root, worker.model.fingerprint, *(spec[name] for name in _OF_TASK)])
     if key not in holding:
         holding.clear()
-        unit = Unit(**spec["unit"])
+        unit = RunTask(**spec["unit"])
         try:
             # The first model's tokenizer decides the lengths, so that every model gets the same texts.
             tokenizer = actor.tokenizer(
@@ -40,9 +40,11 @@ def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | st
                     "its files"
                 )
             settings = Settings.of(resolve(worker.model.name)) if spec["prompts"] == "model" else None
-            own = worker.model
+            run_model = worker.model
             model = GridModel(
-                worker.encoder, Known(own.label, own.fingerprint, own.similarity, settings), spec["piece_texts"]
+                worker.encoder,
+                Checkpoint(run_model.label, run_model.fingerprint, run_model.similarity, settings),
+                spec["piece_texts"],
             )
             holding[key] = task, model
         except Changed:

@@ -21,16 +21,16 @@ def close_evaluate(run: Run) -> None:
     console = Screen()
     table = named(load_tables(run.storage)["evaluation"])
     names = labels(table["temperature"].unique(maintain_order=True))
-    for (model,), own in table.group_by("model", maintain_order=True):
-        heads = own["temperature"].unique(maintain_order=True).to_list()
+    for (model,), scores in table.group_by("model", maintain_order=True):
+        heads = scores["temperature"].unique(maintain_order=True).to_list()
         lines = []
-        for (name,), rows in own.group_by("name", maintain_order=True):
-            by = {row["temperature"]: row for row in rows.to_dicts()}
-            first = next(iter(by.values()))
+        for (name,), rows in scores.group_by("name", maintain_order=True):
+            by_tau = {row["temperature"]: row for row in rows.to_dicts()}
+            first = next(iter(by_tau.values()))
             cells = [f"{first['score']:.4f}"]
             for tau in heads[1:]:  # Not every task has the pairs of roles of a grid.
-                change = with_error(by[tau]["change"], by[tau]["change_se"]) if tau in by else ""
-                cells.append(f"{by[tau]['score']:.4f} ({change})" if tau in by else "–")
+                change = with_error(by_tau[tau]["change"], by_tau[tau]["change_se"]) if tau in by_tau else ""
+                cells.append(f"{by_tau[tau]['score']:.4f} ({change})" if tau in by_tau else "–")
             lines.append([f"{name}, {first['metric']}", *cells])
         print_table(console, (str(model), *(names[tau] for tau in heads)), lines)
     root = masked(run.storage.root)
@@ -49,7 +49,7 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
     together = _together(labelled)
     if together is not None and together["charts"]["correlation"] is not None:
         charts["all-correlation"] = together["charts"]["correlation"]
-    steps = {step: done["seconds"] for step, done in run.get("steps", {}).items()}
+    steps = {step: record["seconds"] for step, record in run.get("steps", {}).items()}
     return page("evaluate.html.j2", run, charts, steps, models=models, temperatures=names, together=together)
 
 
@@ -69,13 +69,13 @@ def _labelled(tables: dict[str, pl.DataFrame], names: dict[str, str]) -> dict[st
 
 def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int]) -> dict[str, Any]:
     """The section of the page for one model."""
-    mine = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
+    of_model = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
     empty = pl.DataFrame()
-    lengths, ends, roles = (mine.get(f"evaluation_{key}", empty) for key in ("lengths", "ends", "roles"))
-    types = mine.get("evaluation_types", empty)
+    lengths, ends, roles = (of_model.get(f"evaluation_{key}", empty) for key in ("lengths", "ends", "roles"))
+    types = of_model.get("evaluation_types", empty)
     charts = {
         "types": None if types.is_empty() else figures.by_type(types),
-        "changes": figures.changes(mine["evaluation"]),
+        "changes": figures.changes(of_model["evaluation"]),
         "best": None if lengths.is_empty() or lengths["interval"].n_unique() < 2 else figures.best(lengths, edges),
         "ndcg": None if ends.is_empty() else figures.by_end(ends, "ndcg_at_100", "NDCG@100"),
         "rank": None if ends.is_empty() else figures.by_end(ends, "rank", "mean rank"),
@@ -83,69 +83,69 @@ def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[i
     }
     tasks = []
     if not lengths.is_empty():
-        for number_, ((task,), own) in enumerate(lengths.group_by("name", maintain_order=True)):
-            if own["interval"].n_unique() > 1:
-                metric = mine["evaluation"].filter(pl.col("name") == task)["metric"].drop_nulls().first()
-                charts[f"value{number_}"] = figures.by_length(own, edges, "value", str(metric))
-                charts[f"entropy{number_}"] = figures.by_length(own, edges, "entropy", "mean entropy of the output, nats")
-                tasks.append({"name": task, "keys": (f"value{number_}", f"entropy{number_}"), "texts": _texts(own, edges)})
+        for number_, ((task,), rows) in enumerate(lengths.group_by("name", maintain_order=True)):
+            if rows["interval"].n_unique() > 1:
+                metric = of_model["evaluation"].filter(pl.col("name") == task)["metric"].drop_nulls().first()
+                charts[f"value{number_}"] = figures.by_length(rows, edges, "value", str(metric))
+                charts[f"entropy{number_}"] = figures.by_length(rows, edges, "entropy", "mean entropy of the output, nats")
+                tasks.append({"name": task, "keys": (f"value{number_}", f"entropy{number_}"), "texts": _texts(rows, edges)})
     return {
-        "id": f"m{place}", "name": name, "charts": charts, "tasks": tasks, "sentences": sentences.of_model(mine, edges),
-        "rows": _scores(mine["evaluation"]), "types": _types(types), "roles": _roles(roles),
+        "id": f"m{place}", "name": name, "charts": charts, "tasks": tasks, "sentences": sentences.of_model(of_model, edges),
+        "rows": _scores(of_model["evaluation"]), "types": _types(types), "roles": _roles(roles),
     }  # fmt: skip
 
 
 def _scores(evaluation: pl.DataFrame) -> dict[str, Any]:
     """One line per task with its score under each temperature, and the missing cells."""
-    every = evaluation["temperature"].unique(maintain_order=True).to_list()
-    there = evaluation.filter(pl.col("score").is_not_null())
+    temperatures = evaluation["temperature"].unique(maintain_order=True).to_list()
+    scored = evaluation.filter(pl.col("score").is_not_null())
     lines = []
-    for (name,), own in there.group_by("name", maintain_order=True):
-        by = {row["temperature"]: row for row in own.to_dicts()}
-        first = next(iter(by.values()))
+    for (name,), rows in scored.group_by("name", maintain_order=True):
+        by_label = {row["temperature"]: row for row in rows.to_dicts()}
+        first = next(iter(by_label.values()))
         cells = [
-            "–" if (row := by.get(label)) is None
-            else with_error(row["score"], row["score_se"]) if label == every[0] or row["change"] is None
+            "–" if (row := by_label.get(label)) is None
+            else with_error(row["score"], row["score_se"]) if label == temperatures[0] or row["change"] is None
             else f"{number(row['score'])} ({with_error(row['change'], row['change_se'])})"
-            for label in every
+            for label in temperatures
         ]  # fmt: skip
         lines.append({"name": name, "metric": first["metric"], "items": first["items"], "cells": cells})
     missing = evaluation.filter(pl.col("problem").is_not_null()).select("task", "temperature", "problem").to_dicts()
-    return {"heads": every, "lines": lines, "missing": missing}
+    return {"heads": temperatures, "lines": lines, "missing": missing}
 
 
 def _types(types: pl.DataFrame) -> dict[str, Any] | None:
     if types.is_empty():
         return None
-    every = types["temperature"].unique(maintain_order=True).to_list()
+    temperatures = types["temperature"].unique(maintain_order=True).to_list()
     lines = []
-    for _, own in types.group_by("over", "type", maintain_order=True):
-        first, *rest = own.to_dicts()
+    for _, group in types.group_by("over", "type", maintain_order=True):
+        first, *rest = group.to_dicts()
         cells = [number(first["score"])]
         for row in rest:
             percent = "" if row["relative"] is None else f" ({'+' * (row['relative'] > 0)}{number(100 * row['relative'])} %)"
             cells.append(f"{number(row['score'])}{percent}")
         lines.append({"name": first["type"] or f"mean over {first['over']}", "tasks": first["tasks"], "cells": cells})
-    return {"heads": every, "lines": lines}
+    return {"heads": temperatures, "lines": lines}
 
 
 def _roles(roles: pl.DataFrame) -> list[dict[str, Any]]:
     """S1 Table 2: the score with the temperature on both sides, on one side, on none."""
     rows = [row for row in roles.to_dicts() if row["case"] in _CASES] if not roles.is_empty() else []
-    found: dict[tuple[str, float], dict[str, Any]] = {}
+    lines: dict[tuple[str, float], dict[str, Any]] = {}
     reference = {row["name"]: row for row in rows if row["case"] == "neither"}
     for row in rows:
         if row["case"] != "neither" and row["name"] in reference:
             tau = row["query_tau"] if row["case"] != "document only" else row["document_tau"]
-            line = found.setdefault((row["name"], tau), {"task": row["name"], "tau": tau, "cells": {}})
+            line = lines.setdefault((row["name"], tau), {"task": row["name"], "tau": tau, "cells": {}})
             line["cells"][row["case"]] = with_error(row["change"], row["change_se"])
             line["score"] = number(reference[row["name"]]["score"])
-    return [line | {"cells": [line["cells"].get(case, "–") for case in _CASES[1:]]} for line in found.values()]
+    return [line | {"cells": [line["cells"].get(case, "–") for case in _CASES[1:]]} for line in lines.values()]
 
 
-def _texts(own: pl.DataFrame, edges: list[int]) -> str:
+def _texts(rows: pl.DataFrame, edges: list[int]) -> str:
     """The number of texts in each interval, and how many of them are windows."""
-    first = own.filter(pl.col("temperature") == own["temperature"].first())
+    first = rows.filter(pl.col("temperature") == rows["temperature"].first())
     return "; ".join(
         f"{interval_name(row['interval'], edges)}: {row['items']:,}"
         + (f", {row['windows']:,} windows" if row["windows"] else "")
@@ -155,7 +155,7 @@ def _texts(own: pl.DataFrame, edges: list[int]) -> str:
 
 def _together(tables: dict[str, pl.DataFrame]) -> dict[str, Any] | None:
     """The section that compares models with their backbones and correlates scores with SOCM over models."""
-    models, found = tables.get("evaluation_models"), tables.get("evaluation_correlations")
+    models, table = tables.get("evaluation_models"), tables.get("evaluation_correlations")
     if models is None:
         return None
     rows = [
@@ -170,7 +170,7 @@ def _together(tables: dict[str, pl.DataFrame]) -> dict[str, Any] | None:
         | {"scores": [number(row["score"]), number(row["score_change"])]}
         for row in models.to_dicts()
     ]
-    correlations = [] if found is None else [
-        row | {name: number(row[name]) for name in ("rho", "p_exact", "p_t")} for row in found.to_dicts()
+    correlations = [] if table is None else [
+        row | {name: number(row[name]) for name in ("rho", "p_exact", "p_t")} for row in table.to_dicts()
     ]  # fmt: skip
     return {"id": "all", "charts": {"correlation": figures.correlation(models)}, "rows": rows, "correlations": correlations}

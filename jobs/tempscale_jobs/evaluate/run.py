@@ -9,7 +9,7 @@ from tempscale_jobs import lifecycle
 from tempscale_jobs.config.evaluate import EvaluateConfig
 from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.evaluate import audits, cells, documents, tasks
-from tempscale_jobs.evaluate.summary import Compared, summarise, write
+from tempscale_jobs.evaluate.summary import ComparedAudits, summarise, write
 from tempscale_jobs.evaluate.tasks import Evaluation
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count
@@ -50,12 +50,12 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
 
 
 def _references(config: EvaluateConfig) -> dict[str, Any]:
-    """What scores are shown beside: an entry of run.json."""
+    """What the scores are compared with: an entry of run.json."""
     return {"audits": [masked(folder) for folder in config.audits], "backbones": config.backbones}
 
 
 def _finished(config: EvaluateConfig, life: Lifecycle, evaluation: Evaluation, journal: Journal) -> bool:
-    """Whether the run is complete, beside the same audits, and its tasks are still the same."""
+    """Whether the run is complete, with the same audits, and its tasks are still the same."""
     if life.finished is None:
         return False
     if life.finished["beside"] != _references(config):
@@ -78,7 +78,7 @@ def _score_all(config: EvaluateConfig, life: Lifecycle, evaluation: Evaluation, 
     if not missing:
         documents.remove_all(run)
     with journal.stage("tables") as stage:
-        compared = Compared(config.audits, config.backbones)
+        compared = ComparedAudits(config.audits, config.backbones)
         stage.note = f"{len(summarise(evaluation, compared, missing))} tables"
         write(evaluation, missing)
     with journal.stage("report") as stage:

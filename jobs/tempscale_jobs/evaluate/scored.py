@@ -19,8 +19,8 @@ from mteb.abstasks.sts import AbsTaskSTS
 from tempscale.correction.errors import CorrectionError
 from tempscale.correction.values import Correction
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.evaluate.corrected import Corrected, Corrections, Sides, exposures, moved
-from tempscale_jobs.evaluate.mteb_model import Embedded, GridModel, Texts
+from tempscale_jobs.evaluate.corrected import CorrectedScores, Corrections, Sides, exposures, moved
+from tempscale_jobs.evaluate.grid_model import Embedded, EncodedTexts, GridModel
 from tempscale_jobs.evaluate.tasks import PLAIN
 
 _RANKED = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall_", "precision_at_": "P_"}
@@ -37,11 +37,11 @@ class Scored(NamedTuple):
     """mteb's TaskResult, as it is written to disk."""
     items: list[dict[str, Any]]
     relevant: list[dict[str, Any]]
-    corrected: tuple[Corrected, ...] = ()
-    """The same with corrected embeddings, where it is a retrieval and corrections are asked for; without any first."""
+    corrected: tuple[CorrectedScores, ...] = ()
+    """For a retrieval with corrections: its scores without a correction, and then with each."""
 
 
-class Manner(NamedTuple):
+class ScoringOptions(NamedTuple):
     """How a task is scored."""
 
     keep: bool
@@ -60,64 +60,66 @@ class _Scoring(NamedTuple):
     record: _Record
 
 
-def score(task: Any, model: GridModel, temperature: Temperature, manner: Manner) -> Scored:
+def score(task: Any, model: GridModel, temperature: Temperature, manner: ScoringOptions) -> Scored:
     """Score a loaded task with `mteb.evaluate`."""
-    (keep, there, corrections), record = manner, _Record(task)
-    own_run = _Scoring(task, model, temperature, there, record)
+    (keep, embedded, corrections), record = manner, _Record(task)
+    scoring = _Scoring(task, model, temperature, embedded, record)
     _reseed(task)
-    wanted = corrections if isinstance(task, AbsTaskRetrieval) and corrections and corrections.recipes else None
+    applied = corrections if isinstance(task, AbsTaskRetrieval) and corrections and corrections.recipes else None
     with tempfile.TemporaryDirectory() as folder:
-        keep = keep or wanted is not None
-        model.begin(temperature, keep, Path(folder) if isinstance(task, AbsTaskRetrieval) else None, there)
-        found = mteb.evaluate(
+        keep = keep or applied is not None
+        model.begin(temperature, keep, Path(folder) if isinstance(task, AbsTaskRetrieval) else None, embedded)
+        results = mteb.evaluate(
             model, task, cache=None, co2_tracker=False, show_progress_bar=False, prediction_folder=folder,
             encode_kwargs={"batch_size": 512},
         )  # fmt: skip
         predictions = Path(folder) / task.prediction_file_name
         predicted = json.loads(predictions.read_text("utf-8")) if predictions.is_file() else {}
-        own = json.loads(found.task_results[0].model_dump_json())
-        rows = [_items(own_run, part, predicted) for part in _parts(own)]
-        parts = [part for part in _parts(own) if not _reranks(task, *part)] if wanted is not None else []
-        corrected = _corrected(own_run, parts, wanted) if parts and wanted else ()
-    items, relevant = ([row for own in side for row in own] for side in zip(*rows, strict=True)) if rows else ([], [])
-    return Scored(own, items, relevant, corrected)
+        result = json.loads(results.task_results[0].model_dump_json())
+        rows = [_items(scoring, part, predicted) for part in _parts(result)]
+        parts = [part for part in _parts(result) if not _reranks(task, *part)] if applied is not None else []
+        corrected = _corrected(scoring, parts, applied) if parts and applied else ()
+    items, relevant = (
+        ([row for part_rows in side for row in part_rows] for side in zip(*rows, strict=True)) if rows else ([], [])
+    )
+    return Scored(result, items, relevant, corrected)
 
 
-def _corrected(scoring: _Scoring, parts: list[tuple[str, str]], how: Corrections) -> tuple[Corrected, ...]:
+def _corrected(scoring: _Scoring, parts: list[tuple[str, str]], corrections: Corrections) -> tuple[CorrectedScores, ...]:
     """Score a retrieval again with each correction of the embeddings that the last call of mteb got."""
-    task, model, temperature, there, record = scoring
+    task, model, temperature, embedded, record = scoring
     sides = {part: Sides.of([texts for texts in model.seen if (texts.split, texts.subset) == part]) for part in parts}
     here = {part: {"task": task.metadata.name, "split": part[0], "subset": part[1]} for part in parts}
-    shown = [row for part in parts for row in exposures(here[part], sides[part], record.queries[part][2], how)]
-    found = [Corrected(PLAIN, [], shown, [])]
-    for recipe in how.recipes:
+    shown = [row for part in parts for row in exposures(here[part], sides[part], record.queries[part][2], corrections)]
+    results = [CorrectedScores(PLAIN, [], shown, [])]
+    for recipe in corrections.recipes:
         try:
-            fitted = {part: own.fitted(recipe, how) for part, own in sides.items()}
+            fitted = {part: part_sides.fitted(recipe, corrections) for part, part_sides in sides.items()}
         except CorrectionError as error:
-            found.append(Corrected(recipe, [], [], [], str(error)))
+            results.append(CorrectedScores(recipe, [], [], [], str(error)))
             continue
 
-        def correct(call: Texts, vectors: np.ndarray, fitted: dict[Any, Correction] = fitted) -> np.ndarray:
-            own = fitted.get((call.split, call.subset))
-            return vectors if own is None else moved(own, call.role, vectors, call.whole)
+        def correct(call: EncodedTexts, vectors: np.ndarray, fitted: dict[Any, Correction] = fitted) -> np.ndarray:
+            correction = fitted.get((call.split, call.subset))
+            return vectors if correction is None else moved(correction, call.role, vectors, call.whole)
 
         _reseed(task)
-        model.begin(temperature, True, None, there, correct)
+        model.begin(temperature, True, None, embedded, correct)
         mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False, encode_kwargs={"batch_size": 512})
         items, shown = [], []
         for part in parts:
-            own = [texts for texts in model.seen if (texts.split, texts.subset) == part]
-            items += _queries(here[part], own, task.metadata.main_score, record.queries[part])[0]
-            shown += exposures(here[part], sides[part], record.queries[part][2], how)
-        data = [{"split": split, "subset": subset} | own.as_data() for (split, subset), own in fitted.items()]
-        found.append(Corrected(recipe, items, shown, data))
-    return tuple(found)
+            calls = [texts for texts in model.seen if (texts.split, texts.subset) == part]
+            items += _queries(here[part], calls, task.metadata.main_score, record.queries[part])[0]
+            shown += exposures(here[part], sides[part], record.queries[part][2], corrections)
+        data = [{"split": split, "subset": subset} | correction.as_data() for (split, subset), correction in fitted.items()]
+        results.append(CorrectedScores(recipe, items, shown, data))
+    return tuple(results)
 
 
 def _reseed(task: Any) -> None:
     """Reset the task's random generators, so that its scores do not depend on earlier temperatures."""
-    for own in [task, *getattr(task, "tasks", [])]:
-        own.rng_state, own.np_rng = random.Random(own.seed), np.random.default_rng(own.seed)  # noqa: S311 - as mteb's
+    for subtask in [task, *getattr(task, "tasks", [])]:
+        subtask.rng_state, subtask.np_rng = random.Random(subtask.seed), np.random.default_rng(subtask.seed)  # noqa: S311 - as mteb's
 
 
 def _parts(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -136,11 +138,11 @@ class _Record:
         self.experiments = 0
         record = self
         if isinstance(task, AbsTaskRetrieval):
-            own = type(task).task_specific_scores
+            original = type(task).task_specific_scores
 
             def specific(scores: Any, qrels: Any, results: Any, hf_split: str, hf_subset: str) -> Any:
                 record.queries[hf_split, hf_subset] = (scores, qrels, results)
-                return own(task, scores, qrels, results, hf_split=hf_split, hf_subset=hf_subset)
+                return original(task, scores, qrels, results, hf_split=hf_split, hf_subset=hf_subset)
 
             task.task_specific_scores = specific
         elif isinstance(task, AbsTaskClassification) and type(task).evaluator is SklearnEvaluator:
@@ -156,7 +158,7 @@ class _Record:
             task.evaluator = Recording
             scores_of = type(task)._calculate_scores
             # As arrays: scikit-learn reads a column of the data set row by row, which takes seconds each time.
-            task._calculate_scores = lambda labels, found: scores_of(task, np.asarray(labels), np.asarray(found))
+            task._calculate_scores = lambda labels, predicted: scores_of(task, np.asarray(labels), np.asarray(predicted))
 
 
 def entropies(classifier: Any, embeddings: Any) -> np.ndarray:
@@ -174,35 +176,35 @@ def _items(
     task, model, _, _, record = scoring
     split, subset = part
     here = {"task": task.metadata.name, "split": split, "subset": subset}
-    own = [texts for texts in model.seen if (texts.split, texts.subset) == (split, subset)]
+    calls = [texts for texts in model.seen if (texts.split, texts.subset) == (split, subset)]
     if isinstance(task, AbsTaskRetrieval):
-        items, relevant = _queries(here, own, task.metadata.main_score, record.queries[split, subset])
+        items, relevant = _queries(here, calls, task.metadata.main_score, record.queries[split, subset])
         if not _reranks(task, split, subset):
-            _rank_the_rest(model, own, relevant, task.ignore_identical_ids)
+            _rank_the_rest(model, calls, relevant, task.ignore_identical_ids)
         return items, relevant
     if isinstance(task, AbsTaskClassification) and record.experiments and not task.is_cross_validation:
-        mine, record.labels = record.labels[: record.experiments], record.labels[record.experiments :]
-        return text_rows(here, own[-1], _dataset(task, split, subset), mine, task.metadata.main_score), []
+        experiments, record.labels = record.labels[: record.experiments], record.labels[record.experiments :]
+        return text_rows(here, calls[-1], _dataset(task, split, subset), experiments, task.metadata.main_score), []
     if isinstance(task, AbsTaskSTS):
-        return _pairs(here, own, _dataset(task, split, subset), predicted[subset][split]), []
+        return _pairs(here, calls, _dataset(task, split, subset), predicted[subset][split]), []
     return [], []
 
 
 def _queries(
-    here: dict[str, str], own: list[Texts], metric: str, recorded: tuple[Any, Any, Any]
+    here: dict[str, str], calls: list[EncodedTexts], metric: str, recorded: tuple[Any, Any, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     scores, qrels, results = recorded
     lengths = {
-        role: {key: n for texts in own if texts.role == role for key, n in zip(texts.ids, texts.lengths, strict=True)}
+        role: {key: n for texts in calls if texts.role == role for key, n in zip(texts.ids, texts.lengths, strict=True)}
         for role in ("query", "document")
     }
-    whole = {key: n for texts in own if texts.role == "document" for key, n in zip(texts.ids, texts.whole, strict=True)}
-    name = next((trec + metric.removeprefix(own) for own, trec in _RANKED.items() if metric.startswith(own)), "")
+    whole = {key: n for texts in calls if texts.role == "document" for key, n in zip(texts.ids, texts.whole, strict=True)}
+    name = next((trec + metric.removeprefix(prefix) for prefix, trec in _RANKED.items() if metric.startswith(prefix)), "")
     items, relevant = [], []
     for query in sorted(scores):
-        got = scores[query]
-        row = _EMPTY | here | {"item": query, "tokens": lengths["query"].get(query), "value": got.get(name)}
-        items.append(row | {"ndcg_at_10": got.get("ndcg_cut_10"), "ndcg_at_100": got.get("ndcg_cut_100")})
+        measures = scores[query]
+        row = _EMPTY | here | {"item": query, "tokens": lengths["query"].get(query), "value": measures.get(name)}
+        items.append(row | {"ndcg_at_10": measures.get("ndcg_cut_10"), "ndcg_at_100": measures.get("ndcg_cut_100")})
         # trec_eval's order: by score, ties by id, both descending.
         ranked = sorted(results[query].items(), key=lambda pair: (pair[1], pair[0]), reverse=True)
         place = {document: k + 1 for k, (document, _) in enumerate(ranked)}
@@ -219,20 +221,22 @@ def _reranks(task: Any, split: str, subset: str) -> bool:
     return bool(_dataset(task, split, subset).get("top_ranked"))
 
 
-def _rank_the_rest(model: GridModel, own: list[Texts], relevant: list[dict[str, Any]], without_itself: bool) -> None:
+def _rank_the_rest(
+    model: GridModel, calls: list[EncodedTexts], relevant: list[dict[str, Any]], without_itself: bool
+) -> None:
     """Fill in the ranks beyond the first documents of each query, of which mteb keeps a thousand."""
     absent: dict[str, list[str]] = {}
     for row in relevant:
         if row["rank"] is None:
             absent.setdefault(row["query"], []).append(row["document"])
-    ranks = model.ranks(own, absent, without_itself) if absent else {}
+    ranks = model.ranks(calls, absent, without_itself) if absent else {}
     for row in relevant:
         if row["rank"] is None:
             row["rank"] = ranks.get((row["query"], row["document"]))
 
 
 def text_rows(
-    here: dict[str, str], own: Texts, data: Any, experiments: list[tuple[np.ndarray, np.ndarray]], metric: str
+    here: dict[str, str], own: EncodedTexts, data: Any, experiments: list[tuple[np.ndarray, np.ndarray]], metric: str
 ) -> list[dict[str, Any]]:
     """One row for each text of a classification: what its experiments got right, and how sure they were."""
     ids, windows = (data[name] if name in data.column_names else None for name in ("id", "window"))
@@ -250,8 +254,8 @@ def text_rows(
     ]
 
 
-def _pairs(here: dict[str, str], own: list[Texts], dataset: Any, scores: dict[str, Any]) -> list[dict[str, Any]]:
-    tokens = np.sum([texts.lengths for texts in own[:2]], axis=0).tolist()
+def _pairs(here: dict[str, str], calls: list[EncodedTexts], dataset: Any, scores: dict[str, Any]) -> list[dict[str, Any]]:
+    tokens = np.sum([texts.lengths for texts in calls[:2]], axis=0).tolist()
     columns = zip(tokens, scores["cosine_scores"], dataset["score"], strict=True)
     return [
         _EMPTY | here | {"item": str(k), "tokens": n, "predicted": float(cosine), "gold": float(gold)}

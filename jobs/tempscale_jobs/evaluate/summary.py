@@ -14,7 +14,7 @@ import pyarrow as pa
 from tempscale.stats import paired
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.evaluate import analyses
-from tempscale_jobs.evaluate.tasks import Evaluation, Unit, folder
+from tempscale_jobs.evaluate.tasks import Evaluation, RunTask, folder
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables.columns import SCHEMA_VERSION, Table
 from tempscale_jobs.tables.evaluate import (
@@ -52,15 +52,15 @@ class Cell(NamedTuple):
 
     def parts(self) -> dict[tuple[str, str], Part]:
         """Each split and subset."""
-        found: dict[tuple[str, str], Part] = {}
+        parts: dict[tuple[str, str], Part] = {}
         for split, scores in self.result["mteb"]["scores"].items():
             for row in scores:
                 here = (pl.col("split") == split) & (pl.col("subset") == row["hf_subset"])
                 each = [scores.get(self.result["metric"]) for scores in row.get("scores_per_experiment") or []]
                 drawn = np.array(each, dtype=np.float64) if len(each) > 1 and None not in each else None
                 tables = (self.items.filter(here), self.relevant.filter(here))
-                found[split, row["hf_subset"]] = Part(float(row["main_score"]), *tables, drawn)
-        return found
+                parts[split, row["hf_subset"]] = Part(float(row["main_score"]), *tables, drawn)
+        return parts
 
     def score(self) -> float:
         """The task's main score: the mean over splits and subsets."""
@@ -74,7 +74,7 @@ Cells = dict[tuple[str, str, str], Cell]
 
 def load(evaluation: Evaluation, missing: Mapping[tuple[str, str, str], str]) -> Cells:
     """Read all scored cells."""
-    run, found = evaluation.run, Cells()
+    run, cells = evaluation.run, Cells()
     for model in run.models:
         for temperature in run.temperatures:
             for unit in evaluation.units:
@@ -82,12 +82,12 @@ def load(evaluation: Evaluation, missing: Mapping[tuple[str, str, str], str]) ->
                 if key not in missing and temperature in evaluation.temperatures(unit):
                     at = folder(model, temperature, unit)
                     tables = (pl.DataFrame(pl.from_arrow(run.storage.read_table(f"{at}/{n}.parquet"))) for n in _PARTS)
-                    found[key] = Cell(run.storage.read_json(f"{at}/result.json"), *tables)
-    return found
+                    cells[key] = Cell(run.storage.read_json(f"{at}/result.json"), *tables)
+    return cells
 
 
 def summarise(
-    evaluation: Evaluation, compared: Compared, missing: Mapping[tuple[str, str, str], str]
+    evaluation: Evaluation, compared: ComparedAudits, missing: Mapping[tuple[str, str, str], str]
 ) -> dict[str, pa.Table]:
     """Write the tables of the run and return them by name; `missing` has the reason for each missing cell."""
     run, units, cells = evaluation.run, evaluation.units, load(evaluation, missing)
@@ -105,10 +105,10 @@ def summarise(
                     where = {"task": unit.name, "split": None, "subset": None, "type": None, "metric": None}
                     rows[EVALUATION].append(key | where | _NONE | _taus(temperature) | {"problem": why})
                     continue
-                found = of_cell(evaluation, temperature, unit, cell, first)
-                errors[unit.name] = [row["change_se"] for row in found[EVALUATION]]
-                for table, own in found.items():
-                    rows[table] += [key | row for row in own]
+                cell_rows = of_cell(evaluation, temperature, unit, cell, first)
+                errors[unit.name] = [row["change_se"] for row in cell_rows[EVALUATION]]
+                for table, table_rows in cell_rows.items():
+                    rows[table] += [key | row for row in table_rows]
             if temperature in evaluation.given:
                 rows[TYPES] += [key | row for row in _types(evaluation, cells, model, temperature, errors)]
     analyses.mark_best(rows[LENGTHS])
@@ -127,31 +127,31 @@ def summarise(
 
 
 def of_cell(
-    evaluation: Evaluation, temperature: Temperature, unit: Unit, cell: Cell, first: Cell | None
+    evaluation: Evaluation, temperature: Temperature, unit: RunTask, cell: Cell, first: Cell | None
 ) -> dict[Table, list[dict[str, Any]]]:
     """The rows of one cell, without their key columns."""
     run, edges = evaluation.run, evaluation.edges
     rows: dict[Table, list[dict[str, Any]]] = {EVALUATION: [], LENGTHS: [], ENDS: [], ROLES: []}
     before = {} if first is None else first.parts()
-    for (split, subset), own in cell.parts().items():
+    for (split, subset), part in cell.parts().items():
         where, base = {"task": unit.name, "split": split, "subset": subset}, before.get((split, subset))
-        error, change = score_errors(own, base, evaluation.seed)
-        old = None if base is None else base.score
-        changed = {"change": None if old is None else own.score - old, "change_se": change}
+        error, change = score_errors(part, base, evaluation.seed)
+        base_score = None if base is None else base.score
+        changed = {"change": None if base_score is None else part.score - base_score, "change_se": change}
         facts = {
-            "type": cell.result["type"], "metric": cell.result["metric"], "score": own.score, "score_se": error,
-            "items": len(own.items) or None, "truncated_share": cell.result["truncated_share"], "problem": None,
-            "relative": None if not old else (own.score - old) / abs(old),
+            "type": cell.result["type"], "metric": cell.result["metric"], "score": part.score, "score_se": error,
+            "items": len(part.items) or None, "truncated_share": cell.result["truncated_share"], "problem": None,
+            "relative": None if not base_score else (part.score - base_score) / abs(base_score),
         }  # fmt: skip
         rows[EVALUATION].append(where | facts | changed | _taus(temperature))
         items, relevant = (None, None) if base is None else (base.items, base.relevant)
-        rows[LENGTHS] += [where | row for row in analyses.by_length(own.items, items, edges)]
-        rows[ENDS] += [where | row for row in analyses.shortest_and_longest(own.items, items, own.relevant, relevant)]
+        rows[LENGTHS] += [where | row for row in analyses.by_length(part.items, items, edges)]
+        rows[ENDS] += [where | row for row in analyses.shortest_and_longest(part.items, items, part.relevant, relevant)]
         if evaluation.embedding.role_grid and unit.sides:
             taus = _taus(temperature) if temperature.roles else dict.fromkeys(_taus(temperature), temperature.tau)
             if None not in taus.values():
                 case = analyses.case(taus["query_tau"], taus["document_tau"], run.temperatures[0].tau)
-                rows[ROLES].append(where | taus | {"case": case, "score": own.score} | changed)
+                rows[ROLES].append(where | taus | {"case": case, "score": part.score} | changed)
     return rows
 
 
@@ -209,15 +209,15 @@ def _types(
         groups += [("types", None, whole), ("tasks", None, whole)]
     rows = []
     for over, kind, names in groups:
-        own, old = (
+        score, first = (
             _mean_score([cells[model.label, t, name] for name in names], over == "types")
             for t in (temperature.canonical, labels[0])
         )
         error = mean_error(errors, list(types.values()) if over == "types" else [names])
         rows.append(
-            {"over": over, "type": kind, "tasks": len(names), "score": own, "change": own - old, "change_se": error}
+            {"over": over, "type": kind, "tasks": len(names), "score": score, "change": score - first, "change_se": error}
             | {"change_spread_se": None if over == "types" else _spread(cells, model, temperature, labels[0], names)}
-            | {"relative": (own - old) / abs(old) if old else None}
+            | {"relative": (score - first) / abs(first) if first else None}
         )
     return rows
 
@@ -225,8 +225,8 @@ def _types(
 def _spread(cells: Cells, model: Model, temperature: Temperature, first: str, names: Sequence[str]) -> float | None:
     """The standard error of a mean change for tasks drawn like these, from the spread of the tasks' changes."""
     labels = (temperature.canonical, first)
-    own, old = ([cells[model.label, label, name].score() for name in names] for label in labels)
-    return paired.mean(np.array(own) - np.array(old)).se
+    scores, first_scores = ([cells[model.label, label, name].score() for name in names] for label in labels)
+    return paired.mean(np.array(scores) - np.array(first_scores)).se
 
 
 def _mean_score(cells: Sequence[Cell], by_type: bool) -> float:
@@ -260,14 +260,16 @@ def _joined(run: Run, table: Table, cells: Cells) -> pa.Table:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedAudits:
     """The finished audits whose SOCM the scores are compared with, and the backbone of each model."""
 
     audits: list[str]
     backbones: dict[str, str]
 
 
-def compare(evaluation: Evaluation, compared: Compared, cells: Cells) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def compare(
+    evaluation: Evaluation, compared: ComparedAudits, cells: Cells
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Compare scores with audits: rows of correlations over models, and rows of each model with its backbone."""
     if not compared.audits and not compared.backbones:
         return [], []
@@ -277,8 +279,8 @@ def compare(evaluation: Evaluation, compared: Compared, cells: Cells) -> tuple[l
     scores: list[dict[str, Any]] = []
     for model in run.models:
         for temperature in run.temperatures:
-            own = {u.name: cells.get((model.label, temperature.canonical, u.name)) for u in units}
-            known = {name: cell.score() for name, cell in own.items() if cell is not None}
+            by_task = {u.name: cells.get((model.label, temperature.canonical, u.name)) for u in units}
+            known = {name: cell.score() for name, cell in by_task.items() if cell is not None}
             whole = statistics.fmean(known.values()) if len(known) == len(units) else None
             at: dict[str, Any] = {"model": model.label, "fingerprint": model.fingerprint}
             at["temperature"] = temperature.canonical
@@ -304,12 +306,12 @@ def write(evaluation: Evaluation, missing: Mapping[tuple[str, str, str], str]) -
         for temperature in run.temperatures:
             name = f"tempscale/{model.label}_tau-{temperature.slug}"
             at = f"{FOLDER}/{name.replace('/', '__')}/{model.fingerprint}"
-            here = [u for u in evaluation.units if temperature in evaluation.temperatures(u)]
-            found = [u for u in here if (model.label, temperature.canonical, u.name) not in missing]
-            for unit in found:
+            units = [u for u in evaluation.units if temperature in evaluation.temperatures(u)]
+            scored = [u for u in units if (model.label, temperature.canonical, u.name) not in missing]
+            for unit in scored:
                 result = run.storage.read_json(f"{folder(model, temperature, unit)}/result.json")["mteb"]
                 run.storage.write_json(f"{at}/{unit.slug}.json", result, durable=False, plain=True)
-            if found:
+            if scored:
                 facts = {"name": name, "revision": model.fingerprint, "framework": ["PyTorch"]}
                 meta = ModelMeta.create_empty(facts)
                 run.storage.write_json(f"{at}/model_meta.json", meta.to_dict(), durable=False, plain=True)

@@ -26,7 +26,7 @@ PIECE_TEXTS = 16_384
 _READ_BYTES = 64_000_000
 
 
-class Unit(NamedTuple):
+class RunTask(NamedTuple):
     """One task of a run."""
 
     name: str
@@ -48,7 +48,7 @@ class Evaluation:
     """The run, its tasks, and the sections of the configuration that its steps read."""
 
     run: Run
-    units: tuple[Unit, ...]
+    units: tuple[RunTask, ...]
     embedding: Scoring
     edges: tuple[int, ...]
     """Lower edges of the length intervals."""
@@ -57,7 +57,7 @@ class Evaluation:
 
     @functools.cached_property
     def states(self) -> dict[str, Any]:
-        """The state of each task's data where the run begins; what a worker reads must have it still."""
+        """The state of each task's data when the run begins; a worker must read the data in the same state."""
         return {unit.name: state(unit) for unit in self.units}
 
     @property
@@ -65,7 +65,7 @@ class Evaluation:
         """The run's temperatures without the grid's pairs of roles."""
         return self.run.temperatures[: len(self.embedding.temperatures)]
 
-    def temperatures(self, unit: Unit) -> list[Temperature]:
+    def temperatures(self, unit: RunTask) -> list[Temperature]:
         """The temperatures of a task: the grid's pairs of roles only where it has two sides."""
         return self.run.temperatures if unit.sides else self.given
 
@@ -75,7 +75,7 @@ class Evaluation:
         return sum(len(self.temperatures(unit)) for unit in self.units)
 
 
-def folder(model: Model, temperature: Temperature, unit: Unit) -> str:
+def folder(model: Model, temperature: Temperature, unit: RunTask) -> str:
     """The folder of a cell; `result.json` is written last."""
     return f"{place(CELLS, model, temperature)}/task={unit.slug}"
 
@@ -90,34 +90,34 @@ def slug_of(recipe: str) -> str:
     return recipe.replace("(", "-").replace(")", "").replace(", ", "-")
 
 
-def expand(tasks: Sequence[str | OwnTask]) -> list[Unit]:
+def expand(tasks: Sequence[str | OwnTask]) -> list[RunTask]:
     """The distinct tasks of a run in the configured order, with each benchmark replaced by its tasks.
 
     Raises:
         UsageError: mteb is not installed, or has no task or benchmark of a name.
     """
-    found: dict[str, Unit] = {}
+    units: dict[str, RunTask] = {}
     for task in tasks:
-        own = None
+        user_unit = None
         if isinstance(task, OwnTask):
             library()  # A user-supplied task needs mteb, too.
-            own = Unit(task.name, None, task.model_dump(mode="json"), task.type in ("retrieval", "reranking"))
-        for unit in [own] if own is not None else _named(str(task)):
-            earlier = found.setdefault(unit.name, unit)
+            user_unit = RunTask(task.name, None, task.model_dump(mode="json"), task.type in ("retrieval", "reranking"))
+        for unit in [user_unit] if user_unit is not None else _named(str(task)):
+            earlier = units.setdefault(unit.name, unit)
             if (earlier.own is None) != (unit.own is None):
                 raise UsageError(f"task '{unit.name}' is both yours and MTEB's; give yours another name")
-    return list(found.values())
+    return list(units.values())
 
 
-def _named(name: str) -> list[Unit]:
+def _named(name: str) -> list[RunTask]:
     mteb = library()
     try:
-        return [Unit(task.metadata.name, name, None, _sides(task)) for task in mteb.get_benchmark(name).tasks]
+        return [RunTask(task.metadata.name, name, None, _sides(task)) for task in mteb.get_benchmark(name).tasks]
     except (KeyError, ValueError):
         pass
     try:
         task = mteb.get_task(name)
-        return [Unit(task.metadata.name, None, None, _sides(task))]
+        return [RunTask(task.metadata.name, None, None, _sides(task))]
     except (KeyError, ValueError):
         known = [*(b.name for b in mteb.get_benchmarks()), *(t.metadata.name for t in mteb.get_tasks())]
         lower = {other.lower(): other for other in known}
@@ -139,7 +139,7 @@ def library() -> Any:
     return mteb
 
 
-def load(unit: Unit, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
+def load(unit: RunTask, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
     """An mteb task with its data; seed, tokenizer and edges serve user-supplied data alone."""
     if unit.own is not None:
         from tempscale_jobs.evaluate.own_tasks import build  # It imports mteb, which may not be installed.
@@ -164,23 +164,23 @@ def load(unit: Unit, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
     return task
 
 
-def check(units: Sequence[Unit], seed: int) -> None:
+def check(units: Sequence[RunTask], seed: int) -> None:
     """Raise if the files of a user-supplied task cannot be used; those of 64 MB together, or less, are read for it."""
     from tempscale_jobs.evaluate.own_tasks import build  # It imports mteb, which may not be installed.
 
     for unit in units:
         if unit.own is None:
             continue
-        found = state(unit) or {}
-        if "problem" in found:
-            raise UsageError(found["problem"])
-        sizes = {name: facts[0] for files in found.values() for name, facts in files.items() if isinstance(facts, list)}
+        current = state(unit) or {}
+        if "problem" in current:
+            raise UsageError(current["problem"])
+        sizes = {name: facts[0] for files in current.values() for name, facts in files.items() if isinstance(facts, list)}
         is_known = all(size is not None and sources.is_read_twice(name) for name, size in sizes.items())
         if sizes and is_known and sum(sizes.values()) <= _READ_BYTES:
             build(OwnTask.model_validate(unit.own), seed)
 
 
-def state(unit: Unit) -> dict[str, Any] | None:
+def state(unit: RunTask) -> dict[str, Any] | None:
     """The state of a user-supplied task's files, which changes when they do; None for a task of the hub."""
     if unit.own is None:
         return None
@@ -203,5 +203,5 @@ def texts(task: Any) -> Iterator[str]:
                 for name in ("text", "sentences", "sentence1", "sentence2"):
                     if name in (names := getattr(rows, "column_names", ())):
                         titles = rows["title"] if name == "text" and "title" in names else repeat(None)
-                        for own in zip(rows[name], titles, strict=False):  # A document may be its title alone.
-                            yield from [text for text in own if isinstance(text, str) and text.strip()][:1]
+                        for candidates in zip(rows[name], titles, strict=False):  # A document may be its title alone.
+                            yield from [text for text in candidates if isinstance(text, str) and text.strip()][:1]

@@ -78,7 +78,7 @@ class Window(NamedTuple):
         return self._replace(last=last) if self.first < last <= len(self.split.spans) else None
 
 
-class Wanted(NamedTuple):
+class TestTexts(NamedTuple):
     """Texts to test on, of each length interval."""
 
     most: int
@@ -88,7 +88,7 @@ class Wanted(NamedTuple):
 
 
 def by_interval(
-    texts: Sequence[Labelled], tokenizer: Tokenizer, edges: Sequence[int], wanted: Wanted
+    texts: Sequence[Labelled], tokenizer: Tokenizer, edges: Sequence[int], wanted: TestTexts
 ) -> list[Chosen]:  # fmt: skip
     """At most so many texts to test on from each length interval, filled up with windows of longer texts on request.
 
@@ -99,15 +99,15 @@ def by_interval(
     measure, (most, windows, seed) = _Measure(tokenizer), wanted
     lengths = measure.tokens([text.text for text in texts])
     interval = interval_of(lengths, edges)
-    found: list[Chosen] = []
+    chosen: list[Chosen] = []
     for k, (low, high) in enumerate(zip(edges, [*edges[1:], tokenizer.max_length + 1], strict=True)):
         inside = [texts[i] for i in np.flatnonzero(interval == k)]
-        own = heapq.nsmallest(most, inside, key=lambda text: (keyed_hash(text.id, seed), text))
-        found += [Chosen(*text, False) for text in sorted(own)]
-        if windows and len(own) < most:
+        sample = heapq.nsmallest(most, inside, key=lambda text: (keyed_hash(text.id, seed), text))
+        chosen += [Chosen(*text, False) for text in sorted(sample)]
+        if windows and len(sample) < most:
             longer = [texts[i] for i in np.flatnonzero(lengths >= high)]
-            found += sorted(_windows(longer, measure, (low, high), most - len(own), seed))
-    return found
+            chosen += sorted(_windows(longer, measure, (low, high), most - len(sample), seed))
+    return chosen
 
 
 class _Measure:
@@ -116,32 +116,32 @@ class _Measure:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._words: dict[str, int] = {}
-        empty, one = self.tokens(["", "a"])
-        self.special, self._before = int(empty), int(one)
+        empty, letter = self.tokens(["", "a"])
+        self.special, self._before = int(empty), int(letter)
 
     def tokens(self, texts: Sequence[str]) -> Int[np.ndarray, " text"]:
         """Length of each text, as the model sees it."""
-        found: list[int] = []
+        lengths: list[int] = []
         for first in range(0, len(texts), _BATCH):
-            found += self._tokenizer(texts[first : first + _BATCH], self._tokenizer.max_length).lengths
-        return np.array(found, np.int64)
+            lengths += self._tokenizer(texts[first : first + _BATCH], self._tokenizer.max_length).lengths
+        return np.array(lengths, np.int64)
 
     def split(self, sources: Iterable[Labelled]) -> list[SplitText]:
         """Split texts into words; each distinct word is tokenised once."""
         spans = [(source, [match.span() for match in _WORD.finditer(source.text)]) for source in sources]
-        words = [[source.text[first:last] for first, last in own] for source, own in spans]
-        new = list({word for own in words for word in own} - self._words.keys())
+        words = [[source.text[first:last] for first, last in word_spans] for source, word_spans in spans]
+        new = list({word for text_words in words for word in text_words} - self._words.keys())
         # After another word, like most words: byte-pair tokenizers have other tokens for a word after a space.
         counts = self.tokens([f"a {word}" for word in new]) - self._before
         self._words.update(zip(new, counts.tolist(), strict=True))
         return [
-            SplitText(source, own, np.cumsum([0, *(self._words[word] for word in named)]))
-            for (source, own), named in zip(spans, words, strict=True)
+            SplitText(source, word_spans, np.cumsum([0, *(self._words[word] for word in text_words)]))
+            for (source, word_spans), text_words in zip(spans, words, strict=True)
         ]
 
 
-def _windows(sources: Sequence[Labelled], measure: _Measure, span: tuple[int, int], wanted: int, seed: int) -> list[Chosen]:
-    """At most `wanted` windows of as many tokens as a span has (from, to before), each from a different text.
+def _windows(sources: Sequence[Labelled], measure: _Measure, span: tuple[int, int], most: int, seed: int) -> list[Chosen]:
+    """At most `most` windows of as many tokens as a span has (from, to before), each from a different text.
 
     Each text's window depends on its id, the interval and the seed alone, not on the other texts.
     """
@@ -155,19 +155,19 @@ def _windows(sources: Sequence[Labelled], measure: _Measure, span: tuple[int, in
         return keyed_hash(f"{what} {low} {source.id}", seed)
 
     order = sorted(sources, key=lambda source: drawn("order", source))
-    found: list[Chosen] = []
+    windows: list[Chosen] = []
     for first in range(0, len(order), _BATCH):
-        meant: list[Window] = []
+        planned: list[Window] = []
         for split in measure.split(order[first : first + _BATCH]):
             target = fewest + drawn("length", split.source) % (high - fewest)
             starts, ends = _places(split.tokens, target - measure.special, fewest - measure.special, high - measure.special)
             if len(starts):
                 place = drawn("place", split.source) % len(starts)
-                meant.append(Window(split, int(starts[place]), int(ends[place]), target))
-        found += [window.chosen() for window in fitted(meant, measure, fewest, high)]
-        if len(found) >= wanted:
+                planned.append(Window(split, int(starts[place]), int(ends[place]), target))
+        windows += [window.chosen() for window in fitted(planned, measure, fewest, high)]
+        if len(windows) >= most:
             break
-    return found[:wanted]
+    return windows[:most]
 
 
 def _places(
@@ -189,15 +189,15 @@ def _nearest(ascending: Int[np.ndarray, " word+1"], values: Int[np.ndarray, "...
 
 def fitted(meant: Sequence[Window], measure: _Measure, low: int, high: int) -> list[Window]:
     """The windows that measure `low` to `high` − 1 tokens, after their ends were moved where needed, in order."""
-    found: dict[int, Window] = {}
+    accepted: dict[int, Window] = {}
     open_ = dict(enumerate(meant))
     for _ in range(_ROUNDS):
         counts = measure.tokens([window.text() for window in open_.values()]).tolist()
         moved = {}
         for (place, window), count in zip(open_.items(), counts, strict=True):
             if low <= count < high:
-                found[place] = window
+                accepted[place] = window
             elif (nearer := window.moved(count)) is not None:
                 moved[place] = nearer
         open_ = moved
-    return [found[place] for place in sorted(found)]
+    return [accepted[place] for place in sorted(accepted)]

@@ -77,10 +77,10 @@ def sparkline(own: pl.DataFrame, name: str) -> alt.Chart | None:
     return alt.layer(*layers).properties(width="container", height=34)
 
 
-def _nights(own: pl.DataFrame, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def _nights(record: pl.DataFrame, name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Each row that has the figure, with the drawn values: its night, value and the ends of its 95 % band."""
     error = f"{name.removesuffix('_mean')}_se_superpopulation"
-    known = [row for row in own.to_dicts() if row[name] is not None]
+    known = [row for row in record.to_dicts() if row[name] is not None]
     return [(row, {"night": row["night"]} | with_ends(row[name], row.get(error))) for row in known]
 
 

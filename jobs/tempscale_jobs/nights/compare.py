@@ -53,9 +53,9 @@ class Finished:
 
     def rows(self) -> list[Row]:
         """The rows of collapse_summary, each with its model's fingerprint."""
-        found = self.tables["collapse_summary"].to_dicts()
+        rows = self.tables["collapse_summary"].to_dicts()
         unknown = dict.fromkeys(c.name for c in COLLAPSE_SUMMARY.columns)  # A run of an older version lacks newer columns.
-        return [unknown | row | {"fingerprint": self.record["models"][row["model"]]["fingerprint"]} for row in found]
+        return [unknown | row | {"fingerprint": self.record["models"][row["model"]]["fingerprint"]} for row in rows]
 
     def texts(self, row: Row) -> pl.DataFrame | None:
         """The texts under one model and temperature with their embeddings; None where the embeddings were pruned."""
@@ -121,17 +121,19 @@ def compare(folder_a: str, folder_b: str) -> Compared:
 
 def _pairs(rows_a: list[Row], rows_b: list[Row]) -> list[tuple[Row, Row]]:
     """The pairs of rows to compare: by model (or the only models) and temperature, else at the first temperatures."""
-    found = []
+    pairs = []
     several = len({row["model"] for row in rows_a}) > 1 or len({row["model"] for row in rows_b}) > 1
     for model in dict.fromkeys(row["model"] for row in rows_b):
-        own = [row for row in rows_b if row["model"] == model]
-        other = [
-            row for row in rows_a if not several or row["model"] == model or row["fingerprint"] == own[0]["fingerprint"]
+        model_rows = [row for row in rows_b if row["model"] == model]
+        other_rows = [
+            row
+            for row in rows_a
+            if not several or row["model"] == model or row["fingerprint"] == model_rows[0]["fingerprint"]
         ]
-        by = {row["temperature"]: row for row in other}
-        same = [(by[row["temperature"]], row) for row in own if row["temperature"] in by]
-        found += same or [*zip(other[:1], own[:1], strict=False)]
-    return found
+        by_temperature = {row["temperature"]: row for row in other_rows}
+        same = [(by_temperature[row["temperature"]], row) for row in model_rows if row["temperature"] in by_temperature]
+        pairs += same or [*zip(other_rows[:1], model_rows[:1], strict=False)]
+    return pairs
 
 
 def _measured(a: Row, b: Row, figure: str) -> bool:
@@ -173,15 +175,15 @@ def _intervals(a: dict[tuple[int, int], Row], b: dict[tuple[int, int], Row]) -> 
     mean.
     """
     overall = 0.5 * sum(cell["share"] * cell["cosine_mean"] for cells in (a, b) for cell in cells.values())
-    found = []
+    rows = []
     for cell_key in sorted({*a, *b}):
-        one, two = a.get(cell_key), b.get(cell_key)
-        shares = [0.0 if cell is None else cell["share"] for cell in (one, two)]
-        means = [None if cell is None else cell["cosine_mean"] for cell in (one, two)]
+        cell_a, cell_b = a.get(cell_key), b.get(cell_key)
+        shares = [0.0 if cell is None else cell["share"] for cell in (cell_a, cell_b)]
+        means = [None if cell is None else cell["cosine_mean"] for cell in (cell_a, cell_b)]
         known = [mean for mean in means if mean is not None]
-        errors = [None if cell is None else cell["cosine_se_superpopulation"] for cell in (one, two)]
+        errors = [None if cell is None else cell["cosine_se_superpopulation"] for cell in (cell_a, cell_b)]
         moved = known[1] - known[0] if len(known) == 2 else 0.0
-        found.append(
+        rows.append(
             dict(zip(_CELL, cell_key, strict=True))
             | {"pairs_share_a": shares[0], "pairs_share_b": shares[1], "cosine_mean_a": means[0], "cosine_mean_b": means[1]}
             | {"change": moved if len(known) == 2 else None}
@@ -189,7 +191,7 @@ def _intervals(a: dict[tuple[int, int], Row], b: dict[tuple[int, int], Row]) -> 
             | {"by_cosine": 0.5 * sum(shares) * moved}
             | {"by_lengths": (shares[1] - shares[0]) * (sum(known) / len(known) - overall)}
         )
-    return found
+    return rows
 
 
 class Shared:
@@ -249,7 +251,7 @@ class Shared:
     def _error(self, moved: list[np.ndarray], sets: list[Any]) -> float | None:
         """The error of a mean over pairs, or of a gap between two; None for too few documents."""
         if self._documents is None:
-            return math.hypot(*(within_error(float(own.var(ddof=1)), len(own)) for own in moved))
+            return math.hypot(*(within_error(float(changes.var(ddof=1)), len(changes)) for changes in moved))
         documents = [self._documents[chosen] for chosen in sets]
         return finite(documents_error(moved, [2.0, -2.0][: len(moved)], documents))
 
@@ -260,15 +262,15 @@ class Shared:
         order = np.lexsort((np.arange(len(change)), -np.abs(change)))[:_LISTED]
         rows = self._both[order.tolist()]
         widths = {len(rows[name][0]) for name in ("embedding", "embedding_b")}
-        itself = [None] * len(rows)
+        cosines = [None] * len(rows)
         if one_model and len(widths) == 1:
             pairs = (rows[name].to_numpy().astype(np.float64) for name in ("embedding", "embedding_b"))
-            itself = np.einsum("nd,nd->n", *pairs).tolist()
+            cosines = np.einsum("nd,nd->n", *pairs).tolist()
         return [
             {
                 "rank": place + 1, "text_id": row["text_id"], "edited": row["content_sha"] != row["content_sha_b"],
                 "tokens_a": row["tokens"], "tokens_b": row["tokens_b"], "nearness_a": float(before[where]),
-                "nearness_b": float(after[where]), "change": float(change[where]), "cosine_to_itself": itself[place],
+                "nearness_b": float(after[where]), "change": float(change[where]), "cosine_to_itself": cosines[place],
             }
             for place, (where, row) in enumerate(zip(order.tolist(), rows.to_dicts(), strict=True))
         ]  # fmt: skip
@@ -285,7 +287,7 @@ def _changes(a: pl.DataFrame | None, b: pl.DataFrame | None) -> Row:
 
 def _means_inside(vectors: np.ndarray, sets: list[Any]) -> np.ndarray:
     """Each text's mean cosine with the others of its set; NaN for texts in no set."""
-    found = np.full(len(vectors), np.nan)
+    means = np.full(len(vectors), np.nan)
     for chosen in sets:
-        found[chosen] = mean_cosines(vectors[chosen])
-    return found
+        means[chosen] = mean_cosines(vectors[chosen])
+    return means

@@ -234,8 +234,8 @@ def standard_error(row: Row, figure: str, of_this_corpus: bool = False) -> float
         factor = finite_population(texts, row["corpus_texts"]) if of_this_corpus else 1.0
         return math.sqrt(row[figure] * (1 - row[figure]) / texts) * float(factor)
     name = f"{figure.removesuffix('_mean')}_se" + ("" if of_this_corpus else "_superpopulation")
-    found = row.get(name)
-    return None if found is None or not math.isfinite(found) else float(found)
+    error = row.get(name)
+    return None if error is None or not math.isfinite(error) else float(error)
 
 
 def _pooled(before: Row, after: Row, figure: str) -> tuple[float, float]:
@@ -247,8 +247,8 @@ def _pooled(before: Row, after: Row, figure: str) -> tuple[float, float]:
     texts = [row[SHARES[figure]] for row in rows]
     share = sum(n * row[figure] for n, row in zip(texts, rows, strict=True)) / sum(texts)
     pooled = [math.sqrt(share * (1 - share) / n) for n in texts]
-    own = [0.0 if row.get("documents") is None else standard_error(row, figure) or 0.0 for row in rows]
-    return max(pooled[0], own[0]), max(pooled[1], own[1])
+    errors = [0.0 if row.get("documents") is None else standard_error(row, figure) or 0.0 for row in rows]
+    return max(pooled[0], errors[0]), max(pooled[1], errors[1])
 
 
 def _freedom(row: Row, figure: str) -> int:
@@ -256,9 +256,9 @@ def _freedom(row: Row, figure: str) -> int:
     if figure.startswith("socm_"):
         known = row.get("socm_freedom")  # Groups are fewer than their texts.
         return int(known) if known is not None else int(row.get("socm_texts") or 0) - 1
-    begins = _OF.get(figure, "")
-    drawn = row.get(f"{begins}documents")
-    return int((row.get(f"{begins}texts") if drawn is None else drawn) or 0) - 1
+    prefix = _OF.get(figure, "")
+    documents = row.get(f"{prefix}documents")
+    return int((row.get(f"{prefix}texts") if documents is None else documents) or 0) - 1
 
 
 def _known(value: float | None) -> float | None:

@@ -59,10 +59,10 @@ class Night:
     def folder(self) -> str:
         """The run's folder as the record names it: relative if it is next to the record, so that both can be moved."""
         parent = self.history.root.rpartition("/")[0]
-        own = self.run.storage.root
-        if own == parent:
+        root = self.run.storage.root
+        if root == parent:
             return "."
-        return own.removeprefix(f"{parent}/") if own.startswith(f"{parent}/") else masked(own)
+        return root.removeprefix(f"{parent}/") if root.startswith(f"{parent}/") else masked(root)
 
 
 def judged(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -71,10 +71,10 @@ def judged(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any
     Raises:
         UsageError: the baseline is no finished audit.
     """
-    found = {"changed_texts": record["changed_texts"] if "gate" in record else changed_texts(night, record)}
-    found["gate"] = judge(night, record | found, summary)
-    enter(night, record | found, summary)
-    return found
+    entries = {"changed_texts": record["changed_texts"] if "gate" in record else changed_texts(night, record)}
+    entries["gate"] = judge(night, record | entries, summary)
+    enter(night, record | entries, summary)
+    return entries
 
 
 def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -87,11 +87,11 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
         baselines = history.latest(earlier.rows, rows_of_night)
         if damaged:  # One of the unreadable nights may be the earlier one.
             unread = gate.Baseline(None, "earlier nights of the record cannot be read")
-            baselines = [unread if one.first else one for one in baselines]
+            baselines = [unread if baseline.first else baseline for baseline in baselines]
     elif config.baseline is not None:
         baselines = history.of_run(config.baseline, rows_of_night)
     gone = list[str]()
-    if config.baseline == history.LATEST and not any(one.other for one in baselines):  # That one names the model.
+    if config.baseline == history.LATEST and not any(baseline.other for baseline in baselines):  # Its label names the model.
         gone = history.gone(earlier.rows, rows_of_night)
     rows = gate.judge(config, summary, baselines)
     run.storage.write_table(TABLE, GATE.build_rows(rows))
@@ -102,7 +102,11 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
         if config.baseline is not None
     ]
     without = {at: baseline for at, baseline, _ in compared if baseline.row is None}
-    refused = {at: one.label for at, one, held in compared if at in without and held and not (one.first or one.other)}
+    refused = {
+        at: baseline.label
+        for at, baseline, is_checked in compared
+        if at in without and is_checked and not (baseline.first or baseline.other)
+    }
     single = [
         row["reason"] for row in rows
         if row["verdict"] == "not comparable" and f"{row['model']} at {row['temperature']}" not in without
@@ -121,7 +125,7 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
 
 
 def _others(night: Night, damaged: Sequence[str], rows_of_night: Sequence[dict[str, Any]]) -> list[str]:
-    """The damaged parts of a record but this night's own, which is written again."""
+    """The damaged parts of a record except this night's part, which is written again."""
     return [name for name in damaged if name != history.part(rows_of_night)]
 
 
@@ -136,14 +140,14 @@ def verdict_in_words(judged: dict[str, Any]) -> str:
 
 def notes_in_brief(judged: dict[str, Any]) -> list[str]:
     """The notes of a night, each kind in a few words."""
-    found, unknown = list[str](), len(judged.get("unknown_noise", ()))
+    notes, unknown = list[str](), len(judged.get("unknown_noise", ()))
     if judged.get("first_nights"):
-        found.append(gate.FIRST_NIGHT)
+        notes.append(gate.FIRST_NIGHT)
     if unknown:
-        found.append(f"{count(unknown, 'change')} of unknown noise")
+        notes.append(f"{count(unknown, 'change')} of unknown noise")
     if judged["not_compared"] or judged.get("unreadable_nights"):
-        found.append("not all is comparable")
-    return found
+        notes.append("not all is comparable")
+    return notes
 
 
 def changes_in_words(changed: dict[str, int | None]) -> str:
@@ -163,8 +167,8 @@ def trend(night: Night, record: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of the last nights of the run's series up to this night, for the charts of the report."""
     nights = history.load(night.history).filter(pl.col("name") == night.record.name, pl.col("night") <= record["night"])
     last = nights["night"].unique().sort().tail(_DRAWN)
-    found: list[dict[str, Any]] = nights.filter(pl.col("night").is_in(last.to_list())).select(_TREND).to_dicts()
-    return found
+    rows: list[dict[str, Any]] = nights.filter(pl.col("night").is_in(last.to_list())).select(_TREND).to_dicts()
+    return rows
 
 
 def check_record(record: RecordOfNights, checks: Gate, out: str) -> None:
@@ -178,13 +182,13 @@ def check_windows(night: Night, asked: int | str | None) -> None:
     """Raise UsageError, before the long work, if no window was asked for and the last night of a series had another one."""
     if asked is not None:
         return
-    mine = history.load(night.history).filter(
+    nights = history.load(night.history).filter(
         pl.col("name") == night.record.name,
         pl.col("temperature").is_in([t.canonical for t in night.run.temperatures]),
         pl.col("night") <= night.run.night,
     )
     for model in night.run.models:
-        last = mine.filter(pl.col("model_fingerprint") == model.fingerprint).tail(1).to_dicts()
+        last = nights.filter(pl.col("model_fingerprint") == model.fingerprint).tail(1).to_dicts()
         window = json.loads(last[0]["measured"]).get("max_length") if last else model.max_length
         if window != model.max_length:
             raise UsageError(
@@ -232,10 +236,10 @@ def count_changed_texts(night: Night, record: dict[str, Any]) -> dict[str, int |
 def pruned(night: Night, keep: int) -> str:
     """Remove the embeddings of all but the last `keep` nights, not their tables and reports; returns the result in words."""
     try:
-        gone = prune_record(night.history, night.record.name, keep, night.folder)
+        removed = prune_record(night.history, night.record.name, keep, night.folder)
     except Exception as error:  # Old nights must not fail a finished one.
         return f"old nights keep their embeddings: {reason(error, night.run.storage.root)}"
-    return f"the embeddings of {count(len(gone), 'old night')} removed"
+    return f"the embeddings of {count(len(removed), 'old night')} removed"
 
 
 def prune_record(record: Storage, name: str | None, keep: int, spared: str | None = None) -> list[str]:
@@ -243,25 +247,25 @@ def prune_record(record: Storage, name: str | None, keep: int, spared: str | Non
 
     Only folders next to the record that still have the recorded run are changed, and never `spared`.
     """
-    nights, gone = history.load(record), []
-    for _, own in nights.group_by("name", maintain_order=True):
-        if name is not None and own["name"][0] != name:
+    nights, removed = history.load(record), []
+    for _, rows in nights.group_by("name", maintain_order=True):
+        if name is not None and rows["name"][0] != name:
             continue
-        kept = own["night"].unique().sort().tail(keep).to_list()
-        for row in own.unique(["folder"], keep="last", maintain_order=True).to_dicts():
-            if row["night"] in kept or row["folder"] == spared or not _is_below(record, row["folder"]):
+        kept_nights = rows["night"].unique().sort().tail(keep).to_list()
+        for row in rows.unique(["folder"], keep="last", maintain_order=True).to_dicts():
+            if row["night"] in kept_nights or row["folder"] == spared or not _is_below(record, row["folder"]):
                 continue
             folder = Storage(_next_to(record, row["folder"]))
             try:
-                held = folder.read_object(runs.DONE).get("run") if folder.exists(runs.DONE) else None
+                run = folder.read_object(runs.DONE).get("run") if folder.exists(runs.DONE) else None
             except RunError:
                 continue  # Which run a damaged run.json is of is not known.
-            if held == row["run"] and not folder.exists(PRUNED):
+            if run == row["run"] and not folder.exists(PRUNED):
                 for part in _EMBEDDINGS:
                     folder.remove(part)
                 folder.write_json(PRUNED, {"removed": list(_EMBEDDINGS), "at": runs.now()})
-                gone.append(row["folder"])
-    return gone
+                removed.append(row["folder"])
+    return removed
 
 
 def _rows(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -297,5 +301,5 @@ def _contents(storage: Storage) -> pl.DataFrame | None:
     if not parts:
         return None
     first = parts[0].rpartition("/")[0]  # Every model and temperature has the same texts, except rejected ones.
-    mine = [name for name in parts if name.startswith(f"{first}/")]
-    return pl.concat(storage.read_frames(mine, ["text_id", "content_sha"]))
+    first_parts = [name for name in parts if name.startswith(f"{first}/")]
+    return pl.concat(storage.read_frames(first_parts, ["text_id", "content_sha"]))

@@ -50,8 +50,8 @@ def github_lines(record: dict[str, Any]) -> list[str]:
     """The verdict as annotations of GitHub Actions: one error for each failed check, or one notice; notes are warnings."""
     warnings = [f"::warning title=tempscale gate::{_escaped(note)}" for note in notes(record["gate"])]
     if record["gate"]["verdict"] == "passed":
-        held = f"the gate held: {count(record['gate']['checks'], 'check')}"
-        return [f"::notice title=tempscale::{_escaped(held)}", *warnings]
+        message = f"the gate held: {count(record['gate']['checks'], 'check')}"
+        return [f"::notice title=tempscale::{_escaped(message)}", *warnings]
     return [*(f"::error title=tempscale gate::{_escaped(reason)}" for reason in record["gate"]["failed"]), *warnings]
 
 

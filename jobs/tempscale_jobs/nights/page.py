@@ -55,16 +55,16 @@ def render(record: pl.DataFrame) -> Page:
     series: list[dict[str, Any]] = [
         {
             "id": f"h{place}",
-            "name": _title(own, record),
-            "charts": {name: chart(own, name, title) for name, title, _ in _FIGURES},
+            "name": _title(rows, record),
+            "charts": {name: chart(rows, name, title) for name, title, _ in _FIGURES},
             "rows": [
                 {"folder": row["folder"], "state": state(row), "reason": reason(row), "changes": _changes(row)}
                 | dict(zip(heads(), cells, strict=True))
-                for row, cells in zip(own.reverse().to_dicts(), table(own, len(own))[::-1], strict=True)
+                for row, cells in zip(rows.reverse().to_dicts(), table(rows, len(rows))[::-1], strict=True)
             ],
-            "switches": switches(own),
+            "switches": switches(rows),
         }
-        for place, (_, own) in enumerate(record.group_by("name", "temperature", maintain_order=True))
+        for place, (_, rows) in enumerate(record.group_by("name", "temperature", maintain_order=True))
     ]
     charts = {f"{s['id']}-{key}": chart for s in series for key, chart in s["charts"].items() if chart is not None}
     nights = record["night"].unique().sort()
@@ -74,9 +74,9 @@ def render(record: pl.DataFrame) -> Page:
     )  # fmt: skip
 
 
-def _title(own: pl.DataFrame, record: pl.DataFrame) -> str:
-    temperature = labels(record["temperature"].unique(maintain_order=True))[own["temperature"][0]]
-    return f"{own['name'][0]}, {temperature}" if own["name"][0] else temperature
+def _title(rows: pl.DataFrame, record: pl.DataFrame) -> str:
+    temperature = labels(record["temperature"].unique(maintain_order=True))[rows["temperature"][0]]
+    return f"{rows['name'][0]}, {temperature}" if rows["name"][0] else temperature
 
 
 def _changes(row: dict[str, Any]) -> str:

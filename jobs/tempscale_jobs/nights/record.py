@@ -54,9 +54,9 @@ def open_record(folder: str) -> Storage:
     """Open the record in a folder of nights, in a run folder, or in its own folder; raises UsageError if there is none."""
     storage = Storage(folder)
     storage.check_reachable()
-    for found in (Storage(f"{storage.root}/history"), storage):
-        if any(name.startswith("part-") and name.endswith(".parquet") for name in found.names()):
-            return found
+    for record in (Storage(f"{storage.root}/history"), storage):
+        if any(name.startswith("part-") and name.endswith(".parquet") for name in record.names()):
+            return record
     raise UsageError(
         f"'{masked(folder)}' holds no record of nights; give the folder of the nights, or what --history or [record] named"
     )
@@ -67,12 +67,14 @@ def measured(config: dict[str, Any], model: dict[str, Any]) -> str:
     run.json.
     """
     corpus, embedding, analysis = config["corpus"], config["embedding"], config["analysis"]
-    own = ("embedding_column", "length_column", "dims", "bits", "scale") if corpus.get("embedding_column") else ()
+    vector_settings = (
+        ("embedding_column", "length_column", "dims", "bits", "scale") if corpus.get("embedding_column") else ()
+    )
     width = {"dimensions": model["dimensions"]} if "dimensions" in model else {}
     analysed = ("intervals", "neighbours", "socm_alpha", "socm_beta", "socm_regularization")
     return json.dumps(
         {"max_length": model["max_length"], "prompts": model.get("prompts", {})}
-        | {name: corpus.get(name) for name in ("max_characters", *own)}
+        | {name: corpus.get(name) for name in ("max_characters", *vector_settings)}
         | width
         | {"long": embedding.get("long"), "precision": _computed_in(embedding, model)}
         | {name: analysis.get(name) for name in analysed}
@@ -83,16 +85,16 @@ def measured(config: dict[str, Any], model: dict[str, Any]) -> str:
 
 def _computed_in(embedding: dict[str, Any], model: dict[str, Any]) -> str | None:
     """What the model computed in: what `auto` led to, or what was asked for."""
-    found: str | None = model.get("computed_in", embedding).get("precision")
-    return found
+    precision: str | None = model.get("computed_in", embedding).get("precision")
+    return precision
 
 
 def rows(record: dict[str, Any], summary: Sequence[dict[str, Any]], folder: str, name: str) -> list[dict[str, Any]]:
     """The rows of a run for the record of nights, from its run.json and the rows of its collapse_summary."""
-    found = []
+    entries = []
     for row in summary:
         model = record["models"][row["model"]]
-        found.append(
+        entries.append(
             {
                 "run": record["run"], "night": record["night"], "name": name, "started": record["started"],
                 "finished": record["finished"], "folder": folder, "tempscale": record["tempscale"],
@@ -105,7 +107,7 @@ def rows(record: dict[str, Any], summary: Sequence[dict[str, Any]], folder: str,
             | {key: record["changed_texts"][key] for key in ("texts_added", "texts_removed", "texts_edited")}
             | row
         )  # fmt: skip
-    return found
+    return entries
 
 
 def add(storage: Storage, found: Sequence[dict[str, Any]]) -> None:
@@ -160,14 +162,14 @@ def read(storage: Storage) -> Nights:
 def _part(storage: Storage, name: str) -> pl.DataFrame | None:
     """The rows of one run; None where its part cannot be read, or is no part of a record."""
     try:
-        found = pl.DataFrame(pl.from_arrow(storage.read_table(name)))
+        frame = pl.DataFrame(pl.from_arrow(storage.read_table(name)))
     except (RunError, OSError):
         return None
-    return _typed(found) if _ALWAYS_THERE.issubset(found.columns) else None
+    return _typed(frame) if _ALWAYS_THERE.issubset(frame.columns) else None
 
 
 def _typed(part: pl.DataFrame) -> pl.DataFrame | None:
-    """A part with the types of the record's columns; None where what it holds is none of theirs."""
+    """A part with the types of the record's columns; None where its values do not fit them."""
     schema = pl.DataFrame(pl.from_arrow(HISTORY.schema().empty_table())).schema
     if any(kind.is_nested() for kind in part.select(*(set(schema) & {*part.columns})).dtypes):
         return None
@@ -177,7 +179,7 @@ def _typed(part: pl.DataFrame) -> pl.DataFrame | None:
     except (pl.exceptions.PolarsError, TypeError, ValueError):
         return None
     try:
-        is_one = all(isinstance(one, dict) for one in settings) and not any(part.select(_TEXTS).null_count().row(0))
+        is_one = all(isinstance(setting, dict) for setting in settings) and not any(part.select(_TEXTS).null_count().row(0))
     except (TypeError, ValueError):
         return None
     return part if is_one else None
@@ -201,20 +203,20 @@ def accept(storage: Storage, which: str) -> dict[str, Any]:
         UsageError: there is no such run, or there are several.
     """
     record = load(storage)
-    wanted = which.rstrip("/")
-    mine = record.filter((pl.col("run") == wanted) | (pl.col("night") == wanted) | (pl.col("folder") == wanted))
-    if mine.is_empty():
-        mine = record.filter(pl.col("folder").str.split("/").list.last() == wanted.rsplit("/", 1)[-1])
+    name = which.rstrip("/")
+    matches = record.filter((pl.col("run") == name) | (pl.col("night") == name) | (pl.col("folder") == name))
+    if matches.is_empty():
+        matches = record.filter(pl.col("folder").str.split("/").list.last() == name.rsplit("/", 1)[-1])
     nights = record["night"].unique().sort().to_list()
-    if mine.is_empty():
-        there = f"it holds {nights[0]} to {nights[-1]}" if nights else "it is empty"
-        raise UsageError(f"--accept '{which}' is no run of the record in '{masked(storage.root)}': {there}")
-    if mine["run"].n_unique() > 1:
+    if matches.is_empty():
+        content = f"it holds {nights[0]} to {nights[-1]}" if nights else "it is empty"
+        raise UsageError(f"--accept '{which}' is no run of the record in '{masked(storage.root)}': {content}")
+    if matches["run"].n_unique() > 1:
         raise UsageError(
-            f"--accept '{which}' names {mine['run'].n_unique()} runs; give the id of one: "
-            f"{', '.join(mine['run'].unique().sort())}"
+            f"--accept '{which}' names {matches['run'].n_unique()} runs; give the id of one: "
+            f"{', '.join(matches['run'].unique().sort())}"
         )
-    row: dict[str, Any] = mine.row(0, named=True)
+    row: dict[str, Any] = matches.row(0, named=True)
     storage.write_json(f"{ACCEPTED}/{row['run']}.json", {"run": row["run"], "night": row["night"], "accepted": now()})
     return row
 
@@ -226,13 +228,13 @@ def latest(record: pl.DataFrame, tonight: Sequence[dict[str, Any]]) -> list[Base
 
 def _before(record: pl.DataFrame, row: dict[str, Any]) -> list[dict[str, Any]]:
     """The rows of the runs before that of a row, of the same name."""
-    found: list[dict[str, Any]] = record.filter(
+    entries: list[dict[str, Any]] = record.filter(
         pl.col("name") == row["name"],
         # Leave out the run itself and the run that it replaced.
         (pl.col("run") != row["run"]) & ((pl.col("folder") != row["folder"]) | (pl.col("night") != row["night"])),
         (pl.col("night") < row["night"]) | ((pl.col("night") == row["night"]) & (pl.col("started") < row["started"])),
     ).to_dicts()
-    return found
+    return entries
 
 
 def gone(record: pl.DataFrame, tonight: Sequence[dict[str, Any]]) -> list[str]:
@@ -332,18 +334,18 @@ def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:
         command = record.get("command", "another command")
         raise UsageError(f"--baseline '{masked(folder)}' is a run of tempscale {command}; give an audit's")
     unknown = dict.fromkeys(_FIGURES)  # A run of an older version lacks newer columns.
-    there = [
+    baseline_rows = [
         unknown | row | {"model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model)}
         for row in tables["collapse_summary"].to_dicts()
         for model in [record["models"][row["model"]]]
     ]
-    return [_in_run(there, masked(folder), row, tonight) for row in tonight]
+    return [_in_run(baseline_rows, masked(folder), row, tonight) for row in tonight]
 
 
 def _in_run(
-    there: Sequence[dict[str, Any]], folder: str, row: dict[str, Any], tonight: Sequence[dict[str, Any]]
+    baseline_rows: Sequence[dict[str, Any]], folder: str, row: dict[str, Any], tonight: Sequence[dict[str, Any]]
 ) -> Baseline:
-    same = [other for other in there if other["temperature"] == row["temperature"]]
+    same = [other for other in baseline_rows if other["temperature"] == row["temperature"]]
     alike = [other for other in same if other["model_fingerprint"] == row["model_fingerprint"]]
     if alike and comparable(alike[0], row):
         return Baseline(alike[0], f"the run {folder}{other_way(alike[0], row)}")
@@ -374,19 +376,23 @@ def comparable(before: dict[str, Any], after: dict[str, Any]) -> bool:
     known = [(row.get("socm_mean"), row.get("socm_se_superpopulation")) for row in (before, after)]
     if any(value is None for value, _ in known):
         return True  # Nothing but SOCM depends on how its pairs are drawn, and one of the nights has none.
-    found = [(value, error) for value, error in known if value is not None and error is not None]
-    if len(found) < 2:
+    with_errors = [(value, error) for value, error in known if value is not None and error is not None]
+    if len(with_errors) < 2:
         return False
     freedom = min(row.get("socm_freedom") or row["socm_texts"] - 1 for row in (before, after))
-    (value, error), (other, other_error) = found
+    (value, error), (other, other_error) = with_errors
     return bool(abs(value - other) <= stdtrit(max(1.0, freedom), 0.975) * math.hypot(error, other_error))
 
 
 def other_way(before: dict[str, Any], after: dict[str, Any]) -> str:
     """What to say of a baseline whose pairs for SOCM were drawn in another way; empty where the way is the same."""
     changed = changed_settings(before["measured"], after["measured"])
-    said = {"sample": "all pairs of a sample", "groups": "groups of texts"}
-    ways = [f"{said.get(now, now)} instead of {said.get(then, then)}" for key, then, now in changed if key == "socm"]
+    descriptions = {"sample": "all pairs of a sample", "groups": "groups of texts"}
+    ways = [
+        f"{descriptions.get(now, now)} instead of {descriptions.get(then, then)}"
+        for key, then, now in changed
+        if key == "socm"
+    ]
     if not ways or any(row.get("socm_se_superpopulation") is None for row in (before, after)):
         return ""
     return f", whose mean SOCM agrees within error, though it is now from {ways[0]}"

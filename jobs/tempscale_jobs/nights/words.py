@@ -21,24 +21,26 @@ def sentences(found: Compared) -> list[str]:
     return [*_runs(found), *(line for place in range(len(found.pairs)) for line in _pair(found, place))]
 
 
-def _runs(found: Compared) -> list[str]:
-    a, b = found.a.record, found.b.record
-    lines = [f"A is {_named(found.a)}, B is {_named(found.b)}."]
-    models = [(one["model"], one["fingerprint"], two["model"], two["fingerprint"]) for one, two in found.pairs]
+def _runs(compared: Compared) -> list[str]:
+    a, b = compared.a.record, compared.b.record
+    lines = [f"A is {_named(compared.a)}, B is {_named(compared.b)}."]
+    models = [
+        (row_a["model"], row_a["fingerprint"], row_b["model"], row_b["fingerprint"]) for row_a, row_b in compared.pairs
+    ]
     changed = list(dict.fromkeys((x, y) for x, old, y, new in models if old != new))
     lines += [f"The model differs: {x} in A, {y} in B." if x != y else f"{x} has other weights in B." for x, y in changed]
     if not changed:
-        given = not any(new for *_, new in models)
-        lines.append("The model is not known: embeddings were given." if given else "The model is the same.")
+        vectors_given = not any(new for *_, new in models)
+        lines.append("The model is not known: embeddings were given." if vectors_given else "The model is the same.")
     settings = [
-        measured(run["config"], run["models"][row["model"]]) for run, row in zip((a, b), found.pairs[0], strict=True)
+        measured(run["config"], run["models"][row["model"]]) for run, row in zip((a, b), compared.pairs[0], strict=True)
     ]
     lines += [f"Measured differently: {key} was {x!r} and is {y!r}." for key, x, y in changed_settings(*settings)]
     versions = [run["versions"] | {"tempscale": run["tempscale"]} for run in (a, b)]
     newer = [k for k in sorted({*versions[0], *versions[1]}) if versions[0].get(k) != versions[1].get(k)]
     if newer:
         lines.append(f"Versions differ: {', '.join(f'{k} {versions[0].get(k)} → {versions[1].get(k)}' for k in newer)}.")
-    return [*lines, corpus_words(found)]
+    return [*lines, corpus_words(compared)]
 
 
 def corpus_words(found: Compared) -> str:
@@ -62,11 +64,11 @@ def _named(run: Any) -> str:
     return f"{folder} (run {run.record.get('run', '–')}, begun {run.record['started'][:10]})"
 
 
-def _pair(found: Compared, place: int) -> list[str]:
+def _pair(compared: Compared, place: int) -> list[str]:
     """Sentences on the mean cosine of one model and temperature and what changed it."""
-    a, b = found.pairs[place]
+    a, b = compared.pairs[place]
     names = labels([a["temperature"], b["temperature"]])
-    figures = {row["figure"]: row for row in _of(found.figures, b).to_dicts()}
+    figures = {row["figure"]: row for row in _of(compared.figures, b).to_dicts()}
     if "cosine_mean" not in figures:
         return [f"{b['model']}: one of the runs has no pair of texts, so there is no mean cosine to compare."]
     cosine = figures["cosine_mean"]
@@ -77,9 +79,9 @@ def _pair(found: Compared, place: int) -> list[str]:
     lines = [f"{moved}."]
     if cosine["change_same_texts"] is not None:
         lines.append(_same_texts(cosine, a, b))
-    cells = _of(found.intervals, b).to_dicts()
+    cells = _of(compared.intervals, b).to_dicts()
     if cells and abs(cosine["change"]) > _SAME:
-        lines.append(_by_length(cells, found.b.record["config"]["analysis"]["intervals"]))
+        lines.append(_by_length(cells, compared.b.record["config"]["analysis"]["intervals"]))
     return lines
 
 

@@ -30,7 +30,7 @@ from tempscale_jobs.urls import masked
 _ID_CHARACTERS = 24
 
 
-class Side(NamedTuple):
+class PairText(NamedTuple):
     """A usable text of a pair; `element` is its place in a list, such as `[2]`, or empty."""
 
     text_id: str
@@ -45,12 +45,12 @@ class Pair(NamedTuple):
 
     pair_id: str
     place: str
-    a: Side
-    b: Side
+    a: PairText
+    b: PairText
 
 
 @dataclass
-class Counts:
+class PairCounts:
     """Rows read, pairs found and rejected, and rejections by reason, counted while the source is read."""
 
     rows: int = 0
@@ -70,7 +70,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Index(SourceIndex):
+class PairIndex(SourceIndex):
     """The content of shards/index.json: the source, its chunks and the counts of its rows."""
 
     unit: ClassVar[type] = Chunk
@@ -80,15 +80,15 @@ class Index(SourceIndex):
     shards: tuple[Chunk, ...]
 
 
-def chunk(storage: Storage, settings: Pairs, out: str, stage: Stage | None = None) -> Index:
+def chunk(storage: Storage, settings: Pairs, out: str, stage: Stage | None = None) -> PairIndex:
     """Read the source once and write its chunks, unless an earlier session did; raises if it changed since then.
 
     Raises:
         UsageError: the source cannot be read, gives no pair, or changed since the run began.
     """
-    if index := Index.earlier(storage, settings, out):
+    if index := PairIndex.earlier(storage, settings, out):
         return index
-    state, counts, rejects = sources.identity(settings, out), Counts(stage=stage), Rejects(storage)
+    state, counts, rejects = sources.identity(settings, out), PairCounts(stage=stage), Rejects(storage)
     digest, chunks = hashlib.sha256(), list[Chunk]()
     with sources.unchanged(settings, state, out):
         for number, pairs in enumerate(_chunks(pairs_of_rows(settings, out, counts, rejects), settings)):
@@ -104,7 +104,7 @@ def chunk(storage: Storage, settings: Pairs, out: str, stage: Stage | None = Non
     if counts.pairs == 0:
         raise nothing_usable(settings, "pair", counts.rows, reasons)
     check_rejected(settings, (counts.lost, counts.pairs + counts.lost), reasons, storage.root, "pair")
-    return Index(
+    return PairIndex(
         masked(settings.source), state, digest.hexdigest(), counts.rows, sum(reasons.values()), reasons, counts.pairs,
         counts.lost, tuple(chunks),
     ).kept(storage)  # fmt: skip
@@ -116,7 +116,7 @@ def records(settings: Pairs, out: str) -> Iterator[Record]:
     yield from sources.records(settings, Columns(texts, {}, dict.fromkeys(("id", "id_a", "id_b"))), out)
 
 
-def pairs_of_rows(settings: Pairs, out: str, counts: Counts, rejects: Rejects) -> Iterator[Pair]:
+def pairs_of_rows(settings: Pairs, out: str, counts: PairCounts, rejects: Rejects) -> Iterator[Pair]:
     """The pairs of all rows; a row or text that gives none is recorded with a reason and counted."""
     for record in records(settings, out):
         if settings.limit is not None and counts.rows >= settings.limit:
@@ -125,11 +125,11 @@ def pairs_of_rows(settings: Pairs, out: str, counts: Counts, rejects: Rejects) -
         counts.lost += _pairs_named(record, settings)
         if counts.stage is not None:
             counts.stage.advance(1)
-        own, problem = usable_id(record.values.get("id"))
+        row_id, problem = usable_id(record.values.get("id"))
 
-        def reject(element: str, reason: str, own: str | None = own, place: str = record.place) -> None:
+        def reject(element: str, reason: str, row_id: str | None = row_id, place: str = record.place) -> None:
             counts.reasons[reason] += 1
-            rejects.add(own, f"{place}{element}", reason)
+            rejects.add(row_id, f"{place}{element}", reason)
 
         if record.problem is not None or problem is not None:
             reject("", str(record.problem or problem))
@@ -142,7 +142,7 @@ def pairs_of_rows(settings: Pairs, out: str, counts: Counts, rejects: Rejects) -
         for a in first:
             for b in second:
                 element = a.element + b.element
-                yield Pair(f"{own or record.place}{element}", f"{record.place}{element}", a, b)
+                yield Pair(f"{row_id or record.place}{element}", f"{record.place}{element}", a, b)
 
 
 def _pairs_named(record: Record, settings: Pairs) -> int:
@@ -153,7 +153,7 @@ def _pairs_named(record: Record, settings: Pairs) -> int:
 
 def _sides(
     record: Record, column: str, id_column: str, max_characters: int, reject: Callable[[str, str], None]
-) -> list[Side]:
+) -> list[PairText]:
     """The usable texts of one column of a row; the others go to `reject`."""
     content, ids = (
         value.tolist() if isinstance(value, np.ndarray) else value  # Parquet's lists of numbers are read as arrays.
@@ -166,20 +166,20 @@ def _sides(
     if isinstance(ids, list) and not (listed and len(ids) == len(texts)):
         reject("", f"{id_column}: {len(ids)} ids for {len(texts) if listed else 'one'} of {column}")
         return []
-    found = []
+    sides = []
     for k, value in enumerate(texts):
         element = f"[{k}]" if listed else ""
         text, reason = usable_text(value)
-        own, bad_id = usable_id(ids[k] if isinstance(ids, list) else ids)
+        text_id, bad_id = usable_id(ids[k] if isinstance(ids, list) else ids)
         if text is None or bad_id is not None:
             reject(element, f"{column}: {reason}" if text is None else f"{id_column}: {bad_id}")
             continue
-        if own is not None and not isinstance(ids, list):
-            own += element
-        kept = text[:max_characters]
-        sha = hashlib.sha256(kept.encode()).hexdigest()
-        found.append(Side(own or sha[:_ID_CHARACTERS], kept, sha, len(text) > max_characters, element))
-    return found
+        if text_id is not None and not isinstance(ids, list):
+            text_id += element
+        shortened = text[:max_characters]
+        sha = hashlib.sha256(shortened.encode()).hexdigest()
+        sides.append(PairText(text_id or sha[:_ID_CHARACTERS], shortened, sha, len(text) > max_characters, element))
+    return sides
 
 
 def _chunks(pairs: Iterator[Pair], settings: Pairs) -> Iterator[list[Pair]]:

@@ -8,7 +8,7 @@ from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.pairs import chunks, socm, summary
-from tempscale_jobs.pairs.chunks import Index
+from tempscale_jobs.pairs.chunks import PairIndex
 from tempscale_jobs.runs.folder import Model, Run, gives_nothing, rejected_reasons
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.workers.cluster import Cluster
@@ -56,7 +56,7 @@ def _measure_all(config: PairsConfig, life: Lifecycle, journal: Journal) -> None
     life.record(command=config.command, pairs=index.facts() | {"rejected_by_models": rejected})
 
 
-def _measure(config: PairsConfig, life: Lifecycle, cluster: Cluster, model: Model, index: Index) -> int:
+def _measure(config: PairsConfig, life: Lifecycle, cluster: Cluster, model: Model, index: PairIndex) -> int:
     """Measure all pairs under one model; returns the number of pairs that it cannot measure."""
     run = life.run
     with (

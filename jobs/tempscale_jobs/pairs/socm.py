@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.pairs import Value
-from tempscale_jobs.pairs.chunks import Index
+from tempscale_jobs.pairs.chunks import PairIndex
 from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.tables.pairs import PART, PARTIALS
@@ -32,7 +32,7 @@ _ROLES = ("query", "document")
 """The roles of the texts of columns a and b, for a temperature that depends on the role."""
 
 
-def pieces(run: Run, model: Model, value: Value, index: Index) -> list[Piece]:
+def pieces(run: Run, model: Model, value: Value, index: PairIndex) -> list[Piece]:
     """A piece for each chunk."""
     return [
         Piece(
@@ -63,8 +63,8 @@ def measure_chunk(worker: actor.ModelActor, number: int, name: str, mode: dict[s
     sides = _sides(worker, tokens, first, second, marks)
     lost = {text: DEADLY for side in sides for text in side.deadly}
     with worker.noting(f"chunk {number}", marks.halved):
-        own = _Chunk(sides, first, second, marks, lost)
-        figures = [_figures(worker, t, own, mode) for t in worker.temperatures]
+        to_measure = _Chunk(sides, first, second, marks, lost)
+        figures = [_figures(worker, t, to_measure, mode) for t in worker.temperatures]
     finite = np.asarray(np.isfinite(np.stack(figures)).all(axis=(0, 1)))
     reasons = [lost.get(int(a)) or lost.get(int(b)) for a, b in zip(first, second, strict=True)]
     worker.reject(number, _lost(worker.model, chunk, finite, reasons))
@@ -73,8 +73,8 @@ def measure_chunk(worker: actor.ModelActor, number: int, name: str, mode: dict[s
     for letter, side in (("a", first), ("b", second)):
         columns[f"tokens_{letter}"] = lengths[side]
         columns[f"truncated_{letter}"] = truncated[side] | chunk.column(f"cut_{letter}").to_numpy()
-    for temperature, found in zip(worker.temperatures, figures, strict=True):
-        values = columns | dict(zip(("d_mu", "d_sigma", "socm"), found, strict=True))
+    for temperature, pair_figures in zip(worker.temperatures, figures, strict=True):
+        values = columns | dict(zip(("d_mu", "d_sigma", "socm"), pair_figures, strict=True))
         name = worker.part(PARTIALS, temperature, number)
         worker.storage.write_table(name, PART.build({key: value[finite] for key, value in values.items()}))
     marks.done()
@@ -82,26 +82,26 @@ def measure_chunk(worker: actor.ModelActor, number: int, name: str, mode: dict[s
 
 def _sides(worker: actor.ModelActor, tokens: Tokens, first: np.ndarray, second: np.ndarray, marks: Marks) -> list[_Side]:
     """All texts as one side, or the texts of each column under its role; texts that kill the process are left out."""
-    wanted: list[tuple[str, np.ndarray]] = [(actor.ROLE, np.arange(len(tokens)))]
+    by_role: list[tuple[str, np.ndarray]] = [(actor.ROLE, np.arange(len(tokens)))]
     if any(temperature.roles for temperature in worker.temperatures):
-        wanted = list(zip(_ROLES, (np.unique(first), np.unique(second)), strict=True))
-    some = [(role, texts, tokens.take(texts.tolist())) for role, texts in wanted]
-    starts = np.cumsum([0, *(len(own.ids) for _, _, own in some)])
+        by_role = list(zip(_ROLES, (np.unique(first), np.unique(second)), strict=True))
+    groups = [(role, texts, tokens.take(texts.tolist())) for role, texts in by_role]
+    starts = np.cumsum([0, *(len(role_tokens.ids) for _, _, role_tokens in groups)])
     # The sequences of all sides share one numbering, so that one set of marks identifies those that kill the process.
     batches = marks.begin(
         [
             [int(start) + i for i in batch]
-            for start, (_, _, own) in zip(starts, some, strict=False)
-            for batch in worker.encoder.batches(own)
+            for start, (_, _, role_tokens) in zip(starts, groups, strict=False)
+            for batch in worker.encoder.batches(role_tokens)
         ]
     )
     sides = []
-    for k, (role, texts, own) in enumerate(some):
+    for k, (role, texts, role_tokens) in enumerate(groups):
         start, stop = int(starts[k]), int(starts[k + 1])
-        mine = [[i - start for i in batch] for batch in batches if start <= batch[0] < stop]
-        owner = range(len(own)) if own.text is None else own.text
+        role_batches = [[i - start for i in batch] for batch in batches if start <= batch[0] < stop]
+        owner = range(len(role_tokens)) if role_tokens.text is None else role_tokens.text
         deadly = [int(texts[owner[i - start]]) for i in marks.deadly if start <= i < stop]
-        sides.append(_Side(role, texts, own, mine, start, deadly, worker.encoder.padded(own)))
+        sides.append(_Side(role, texts, role_tokens, role_batches, start, deadly, worker.encoder.padded(role_tokens)))
     return sides
 
 
@@ -151,8 +151,8 @@ def _figures(
         means += [mean for mean, _ in out.factors]
         factors += [factor for _, factor in out.factors]
     device = socm_device(worker.device, mode.get("regularization", 0.0))
-    mean, own = moved(torch.stack(means), factors, device)
-    values = socm_pairs(mean, own, places[0][first], places[-1][second], **mode)
+    mean, moved_factors = moved(torch.stack(means), factors, device)
+    values = socm_pairs(mean, moved_factors, places[0][first], places[-1][second], **mode)
     return np.stack([value.numpy() for value in values])
 
 
@@ -160,8 +160,8 @@ def _lost(model: Model, chunk: pa.Table, finite: np.ndarray, reasons: list[str |
     return [
         {"text_id": row["pair_id"], "place": row["place"]}
         | {"reason": f"{model.label}: {reason or 'it gives no finite figures'}"}
-        for row, kept, reason in zip(chunk.select(["pair_id", "place"]).to_pylist(), finite, reasons, strict=True)
-        if not kept
+        for row, is_finite, reason in zip(chunk.select(["pair_id", "place"]).to_pylist(), finite, reasons, strict=True)
+        if not is_finite
     ]
 
 

@@ -12,7 +12,7 @@ from tempscale.stats.dyads import dyadic_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.pairs import Value
 from tempscale_jobs.corpus.rows import mention_rejected
-from tempscale_jobs.pairs.chunks import Index
+from tempscale_jobs.pairs.chunks import PairIndex
 from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import labels, share, with_error
 from tempscale_jobs.runs.folder import DONE, Model, Run, load_tables
@@ -20,7 +20,7 @@ from tempscale_jobs.tables.pairs import PAIRS, PAIRS_SUMMARY, PARTIALS
 from tempscale_jobs.urls import masked
 
 
-def summarise(run: Run, value: Value, index: Index) -> dict[str, pa.Table]:
+def summarise(run: Run, value: Value, index: PairIndex) -> dict[str, pa.Table]:
     """Write the tables of the run; returns them by name."""
     names = ["pair", "pair_id", "text_id_a", "text_id_b", "content_a", "content_b"]
     heads = [run.storage.read_table(chunk.name, names) for chunk in index.shards]
@@ -28,13 +28,13 @@ def summarise(run: Run, value: Value, index: Index) -> dict[str, pa.Table]:
     for model in run.models:
         before: np.ndarray | None = None
         for temperature in run.temperatures:
-            parts, own = [], []
+            parts, part_heads = [], []
             for number, head in enumerate(heads):
                 part = run.storage.read_table(run.part(PARTIALS, model, temperature, number))
                 parts.append(part)
                 # Both are sorted by pair; a part lacks the rejected pairs.
-                own.append(head.take(np.searchsorted(head.column("pair").to_numpy(), part.column("pair").to_numpy())))
-            part, head = pa.concat_tables(parts).combine_chunks(), pa.concat_tables(own).combine_chunks()
+                part_heads.append(head.take(np.searchsorted(head.column("pair").to_numpy(), part.column("pair").to_numpy())))
+            part, head = pa.concat_tables(parts).combine_chunks(), pa.concat_tables(part_heads).combine_chunks()
             pairs.append(_pairs(run, model, temperature, part, head))
             first = None if before is None else (run.temperatures[0].canonical, before)
             summaries.append(run.key(model, temperature) | _summary(part, head, first) | value.model_dump())

@@ -93,8 +93,8 @@ def _shown(value: Any) -> Any:
 def shown_in(value: Any) -> Any:
     """The same of all texts in a specification."""
     if isinstance(value, dict):
-        return {key: shown_in(own) for key, own in value.items()}
-    return [shown_in(own) for own in value] if isinstance(value, list) else _shown(value)
+        return {key: shown_in(item) for key, item in value.items()}
+    return [shown_in(item) for item in value] if isinstance(value, list) else _shown(value)
 
 
 def _file(key: str, names: Mapping[str, str]) -> str:

@@ -20,14 +20,14 @@ class Screen(Console):
     addresses have no secrets.
     """
 
-    def __init__(self, **how: Any) -> None:
-        super().__init__(**how)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         if self.width < 1:  # COLUMNS=0, at which nothing at all is printed.
             self.width = _NARROW
 
-    def print(self, *objects: Any, **how: Any) -> None:
+    def print(self, *objects: Any, **options: Any) -> None:
         """See `rich.console.Console.print`."""
-        super().print(*(visible(hidden(one), "\n\t") if isinstance(one, str) else one for one in objects), **how)
+        super().print(*(visible(hidden(item), "\n\t") if isinstance(item, str) else item for item in objects), **options)
 
 
 def screen() -> Console:

@@ -73,11 +73,11 @@ def labels(temperatures: Iterable[str]) -> dict[str, str]:
     Long texts that are equal when cut get numbers, so that equal labels mean equal temperatures.
     """
     short = {text: _label(text) for text in temperatures}
-    found: dict[str, str] = {}
+    label_of: dict[str, str] = {}
     for text, label in short.items():
         alike = [other for other in short if short[other] == label]
-        found[text] = label if len(alike) == 1 else f"{label} #{alike.index(text) + 1}"
-    return found
+        label_of[text] = label if len(alike) == 1 else f"{label} #{alike.index(text) + 1}"
+    return label_of
 
 
 def beyond_noise(value: float, error: float | None) -> bool:

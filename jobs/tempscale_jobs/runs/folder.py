@@ -42,7 +42,7 @@ COMPUTED_IN = "partials/computed_in.json"
 TAKEOVERS = "partials/takeovers"
 """A record of each dead run whose lock was taken over."""
 UNEXPECTED = "unexpected.json"
-"""Where the last unexpected error came from, which also those leave that come before a run begins; see `cli.start`."""
+"""Where the last unexpected error came from, also one that came before a run began; see `cli.start`."""
 _OURS = (
     DONE, REPORT, "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
     "status.json", "pruned.json", CALIBRATION,
@@ -78,8 +78,8 @@ class Model:
 
     def fitted(self, temperature: Temperature, corrections: list[dict[str, Any]]) -> dict[str, Any]:
         """What a file of corrections holds that were fitted to this model's embeddings; see `config.fitted`."""
-        of = {"name": self.label, "fingerprint": self.fingerprint, "max_length": self.max_length}
-        return {"model": of | {"temperature": temperature.canonical}, "corrections": corrections}
+        model = {"name": self.label, "fingerprint": self.fingerprint, "max_length": self.max_length}
+        return {"model": model | {"temperature": temperature.canonical}, "corrections": corrections}
 
     def identity(self) -> dict[str, Any]:
         """What decides the tables: its files, its window and, if there are any, its prompts."""
@@ -93,8 +93,8 @@ GIVEN = Model("given", "given", "", 0)
 
 def place(kind: str, model: Model | str, temperature: Temperature | None = None) -> str:
     """The folder of one model (or its label), or of one model and temperature, below texts/, factors/, partials/…"""
-    of_model = f"{kind}/model={model if isinstance(model, str) else model.label}"
-    return of_model if temperature is None else f"{of_model}/temperature={temperature.slug}"
+    folder = f"{kind}/model={model if isinstance(model, str) else model.label}"
+    return folder if temperature is None else f"{folder}/temperature={temperature.slug}"
 
 
 def numbered(folder: str, number: int) -> str:
@@ -104,8 +104,8 @@ def numbered(folder: str, number: int) -> str:
 
 def number_of(name: str) -> int | None:
     """The number in a name that `numbered` made; None for another."""
-    found = re.search(r"/part-(\d{8})\.parquet$", name)
-    return None if found is None else int(found[1])
+    match = re.search(r"/part-(\d{8})\.parquet$", name)
+    return None if match is None else int(match[1])
 
 
 def numbered_in(folder: str, unit: int, number: int) -> str:
@@ -114,7 +114,7 @@ def numbered_in(folder: str, unit: int, number: int) -> str:
 
 
 def of_unit(what: str, unit: int) -> str:
-    """The name of what is known of one unit of a source, until the run completes."""
+    """The name of the facts about one unit of a source, which are kept until the run completes."""
     return f"shards/{what}-{unit:08d}"
 
 
@@ -124,7 +124,7 @@ def cached(folder: str, number: int) -> str:
 
 
 def tile(folder: str, i: int, j: int, what: str = "") -> str:
-    """The name of a finished super-tile, or of `what` it found."""
+    """The name of a finished super-tile, or of one of its results, `what`."""
     return f"{folder}/tile-{i:08d}-{j:08d}{what and '-'}{what}.parquet"
 
 
@@ -135,8 +135,8 @@ def means_by_text(folder: str) -> str:
 
 def all_means_by_text(storage: Storage, folder: str) -> list[str]:
     """The files with the figures by text of a finished step: one for each block of texts, or one; none without the step."""
-    whole = means_by_text(folder)
-    return storage.list(f"{folder}/text_means") or ([whole] if storage.exists(whole) else [])
+    single_file = means_by_text(folder)
+    return storage.list(f"{folder}/text_means") or ([single_file] if storage.exists(single_file) else [])
 
 
 def means_of_block(folder: str, number: int) -> str:
@@ -207,17 +207,17 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     identity["config"] = without_secrets(identity["config"])
     if config.command != "audit":  # An audit's folder does not name its command, because audits came first.
         identity["command"] = config.command
-    found = begun_record(storage, fresh)
-    if found is not None:
-        command = found["identity"].get("command", "audit")
-        earlier = declared(command)
+    previous = begun_record(storage, fresh)
+    if previous is not None:
+        command = previous["identity"].get("command", "audit")
+        command_class = declared(command)
         # Until the corpus is read there is nothing worth keeping, so a mistyped --corpus does not block the folder.
-        worth = (SHARDED, PLANNED, DONE, INVENTORY, *(earlier.worth_resuming if earlier else ()))
-        if fresh or not any(map(storage.exists, worth)):
+        resumable = (SHARDED, PLANNED, DONE, INVENTORY, *(command_class.worth_resuming if command_class else ()))
+        if fresh or not any(map(storage.exists, resumable)):
             for name in (*names_of(command), BEGUN):
                 storage.remove(name)
-            found = None
-    if found is None:
+            previous = None
+    if previous is None:
         try:
             storage.write_json(
                 BEGUN,
@@ -233,22 +233,22 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
                 f"'{masked(config.out)}' holds a run of tempscale {command}, and this is tempscale {config.command}. "
                 "Choose another --out, or start over in this folder with --fresh"
             )
-        differences = _differences(found["identity"], identity)
+        differences = _differences(previous["identity"], identity)
         if differences:
             raise UsageError(
                 f"'{masked(config.out)}' holds a different run: {'; '.join(differences)}. "
                 "Choose another --out, or start over in this folder with --fresh"
             )
     storage.sweep()
-    if (dead := lock.took_over(storage)) is not None:
-        seen = datetime.datetime.fromtimestamp(dead["renewed"], datetime.UTC).isoformat(timespec="seconds")
-        record = {"host": dead["host"], "process": dead["pid"], "last_seen": seen, "taken_over": now()}
+    if (dead_run := lock.took_over(storage)) is not None:
+        last_seen = datetime.datetime.fromtimestamp(dead_run["renewed"], datetime.UTC).isoformat(timespec="seconds")
+        record = {"host": dead_run["host"], "process": dead_run["pid"], "last_seen": last_seen, "taken_over": now()}
         storage.write_json(f"{TAKEOVERS}/{uuid.uuid4().hex[:12]}.json", record)
-    done = storage.exists(DONE) or storage.exists(INVENTORY)
-    if done:
+    is_complete = storage.exists(DONE) or storage.exists(INVENTORY)
+    if is_complete:
         storage.remove("shards")  # The process may have been killed between the two steps of `complete`.
-    begun = str(storage.read_object(BEGUN)["started"])
-    return Run(storage, models, config.temperatures(), getattr(config, "night", None) or begun[:10], done)
+    start_time = str(storage.read_object(BEGUN)["started"])
+    return Run(storage, models, config.temperatures(), getattr(config, "night", None) or start_time[:10], is_complete)
 
 
 def has_read(storage: Storage) -> bool:
@@ -296,8 +296,8 @@ def find_models(config: Command) -> list[Model]:
             )
         # Workers get a folder's full path, because their working directory is another.
         path, revision = checkpoint.pinned(name, folder)
-        known = {"settings": digest, "seen": on_this_machine(state), "revision": revision}
-        models.append(Model(label, path, fingerprint, window, **prompts, similarity=settings.similarity, **known))
+        fields = {"settings": digest, "seen": on_this_machine(state), "revision": revision}
+        models.append(Model(label, path, fingerprint, window, **prompts, similarity=settings.similarity, **fields))
     return models
 
 
@@ -333,9 +333,9 @@ def window(config: Command) -> int:
 def gives_nothing(run: Run, model: Model, what: str) -> UsageError:
     """The error of a model that rejects every text or pair of a run, with its most frequent reason."""
     reasons = rejected_reasons(run, model)
-    often = f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
+    most_frequent = f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
     return UsageError(
-        f"model {model.label} gives no finite {what} under all of τ {run.taus}; leave out what breaks it{often}"
+        f"model {model.label} gives no finite {what} under all of τ {run.taus}; leave out what breaks it{most_frequent}"
     )
 
 
@@ -350,13 +350,13 @@ def rejected_reasons(run: Run, model: Model) -> Counter[str]:
 def facts(run: Run, config: Command) -> dict[str, Any]:
     """The facts that run.json has for every command."""
     begun = started(run)
-    noted = [*run.storage.list(EXCEPTIONS), *run.storage.list(f"queries/{EXCEPTIONS}")]
-    exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in noted]
+    files = [*run.storage.list(EXCEPTIONS), *run.storage.list(f"queries/{EXCEPTIONS}")]
+    exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in files]
     exceptions += processors(run.storage, {begun["processor"], processor()})
     computed = dict[str, Any]()
     if config.runs_models and not config.takes_embeddings:
-        asked = {"precision": config.embedding.precision}
-        computed["computed_in"] = run.storage.read_json(COMPUTED_IN) if run.storage.exists(COMPUTED_IN) else asked
+        precision = {"precision": config.embedding.precision}
+        computed["computed_in"] = run.storage.read_json(COMPUTED_IN) if run.storage.exists(COMPUTED_IN) else precision
     models = {m.label: {"name": m.label} | m.identity() | {"similarity": m.similarity} | computed for m in run.models}
     for model in run.models:
         if model.revision:
@@ -413,20 +413,20 @@ def finished(folder: str, called: str = "", mend: str = "") -> Storage:
 
 
 def names_of(command: str) -> tuple[str, ...]:
-    """The names of the files and folders that a run of a command makes in its folder, without what says which run it is."""
-    own = declared(command)
-    return (*_OURS, *(() if own is None else own.files))
+    """The files and folders that a run of a command makes in its folder, by name, except the record of which run it is."""
+    command_class = declared(command)
+    return (*_OURS, *(() if command_class is None else command_class.files))
 
 
 def remove_results(storage: Storage, command: str) -> None:
-    """Remove all that a run has made, but not what says which run it is."""
+    """Remove all that a run has made, except the record of which run it is."""
     for name in names_of(command):
         if name != "status.json":
             storage.remove(name)
 
 
 def is_whole(storage: Storage, ended: str) -> bool:
-    """Whether a step has written the file with which it ends, and all files that it names are still there."""
+    """Whether a step has written the file with which it ends, and all files that it names still exist."""
     return storage.exists(ended) and all(map(storage.exists, storage.read_json(ended).get("files", ())))
 
 

@@ -31,8 +31,8 @@ def write(storage: Storage, record: dict[str, Any]) -> None:
     """Write the inventory of a run whose run.json has this content."""
     sizes = _sizes(storage, record)
     compared = _smallest(sizes)
-    known = dict(zip(compared, storage.digests(compared), strict=True))
-    files = {name: [size, known.get(name)] for name, size in sorted(sizes.items())}
+    digests = dict(zip(compared, storage.digests(compared), strict=True))
+    files = {name: [size, digests.get(name)] for name, size in sorted(sizes.items())}
     notes = {name: storage.read(name).decode() for name in files if name.removeprefix("queries/").startswith(_NOTES)}
     storage.write_json(INVENTORY, {"record": record, "files": files, "notes": notes})
 
@@ -40,24 +40,24 @@ def write(storage: Storage, record: dict[str, Any]) -> None:
 def restore(storage: Storage, names: Iterable[str]) -> set[str]:
     """Write notes of a finished run again from the inventory; return the names of those that it has."""
     notes = (_read(storage) or {"notes": {}})["notes"]
-    known = {name for name in names if name in notes}
-    for name in known:
+    restored = {name for name in names if name in notes}
+    for name in restored:
         storage.write(name, notes[name].encode())
-    return known
+    return restored
 
 
 def note(storage: Storage, names: Iterable[str]) -> None:
     """Note that files of a finished run were written again."""
-    known = _read(storage)
-    if known is not None:
+    inventory = _read(storage)
+    if inventory is not None:
         for name in names:
             if storage.exists(name):
-                known["files"][name] = [storage.size(name), *storage.digests([name])]
-        storage.write_json(INVENTORY, known)
+                inventory["files"][name] = [storage.size(name), *storage.digests([name])]
+        storage.write_json(INVENTORY, inventory)
 
 
 def record(storage: Storage) -> dict[str, Any] | None:
-    """The content of run.json of a finished run, also where that file is damaged or missing; None where none is known.
+    """The content of run.json of a finished run, also where that file is damaged or missing; None where it is not known.
 
     Raises:
         Damaged: the run is finished, and neither the file nor its copy can be read.
@@ -66,16 +66,16 @@ def record(storage: Storage) -> dict[str, Any] | None:
     damage = None
     if storage.exists(DONE):
         try:
-            found = storage.read_object(DONE)
-            if found.get("run") == run:
-                return found
+            content = storage.read_object(DONE)
+            if content.get("run") == run:
+                return content
             damage = Damaged(f"'{DONE}' is of another run", f"{storage.root}/{DONE}")
         except Damaged as error:
             damage = error
-    known = _read(storage)
-    if known is not None and known["record"].get("run") == run:
-        copied: dict[str, Any] = known["record"]
-        return copied
+    inventory = _read(storage)
+    if inventory is not None and inventory["record"].get("run") == run:
+        copy: dict[str, Any] = inventory["record"]
+        return copy
     if damage is not None:
         raise damage
     return None
@@ -83,10 +83,10 @@ def record(storage: Storage) -> dict[str, Any] | None:
 
 def expect(storage: Storage, name: str) -> None:
     """Note that a finished run lacks a file that its inventory does not know, so that it is made again."""
-    known = _read(storage)
-    if known is not None and name not in known["files"] and _is_kept(name):
-        known["files"][name] = [-1, None]
-        storage.write_json(INVENTORY, known)
+    inventory = _read(storage)
+    if inventory is not None and name not in inventory["files"] and _is_kept(name):
+        inventory["files"][name] = [-1, None]
+        storage.write_json(INVENTORY, inventory)
 
 
 def results(storage: Storage) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
@@ -95,19 +95,19 @@ def results(storage: Storage) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
     Raises:
         Damaged: one of these is not what was written, or missing.
     """
-    found = storage.read_object(DONE)
+    record = storage.read_object(DONE)
     check_tables(storage)
     tables = load_tables(storage)
     for part in ("config", "models") if tables else ():
-        found[part]  # What it lacks is damage.
-    return found, tables
+        record[part]  # What it lacks is damage.
+    return record, tables
 
 
 def check_tables(storage: Storage) -> None:
     """Raise Damaged where a table of a finished run is missing that its inventory names."""
-    known = _read(storage)
+    inventory = _read(storage)
     listed = set(storage.list("tables", ".parquet"))
-    for name in sorted(() if known is None else known["files"]):
+    for name in sorted(() if inventory is None else inventory["files"]):
         if name.startswith("tables/") and name not in listed:
             raise missing_table(storage, name.removeprefix("tables/").removesuffix(".parquet"))
 
@@ -118,18 +118,18 @@ def damaged(storage: Storage, record: dict[str, Any]) -> list[str]:
     Raises:
         IncompleteRun: a file cannot be read.
     """
-    known = _read(storage)
-    if known is None:
+    inventory = _read(storage)
+    if inventory is None:
         write(storage, record)
         return []
-    sizes, files = _sizes(storage, record), known["files"]
+    sizes, files = _sizes(storage, record), inventory["files"]
     pruned = _pruned(storage)
-    kept = {name: own for name, own in files.items() if not (pruned and name.startswith(pruned))}
-    alike = [name for name, (size, digest) in kept.items() if sizes.get(name) == size and digest is not None]
-    good = {name for name, now in zip(alike, storage.digests(alike), strict=True) if now == files[name][1]}
-    good |= {name for name, (size, digest) in kept.items() if sizes.get(name) == size and digest is None}
-    found = [name for name in kept if name not in good]
-    return found if _is_whole(storage, record) else [*found, DONE]
+    expected = {name: entry for name, entry in files.items() if not (pruned and name.startswith(pruned))}
+    same_size = [name for name, (size, digest) in expected.items() if sizes.get(name) == size and digest is not None]
+    good = {name for name, current in zip(same_size, storage.digests(same_size), strict=True) if current == files[name][1]}
+    good |= {name for name, (size, digest) in expected.items() if sizes.get(name) == size and digest is None}
+    broken = [name for name in expected if name not in good]
+    return broken if _is_whole(storage, record) else [*broken, DONE]
 
 
 def _pruned(storage: Storage) -> tuple[str, ...]:
@@ -163,11 +163,11 @@ def _is_whole(storage: Storage, record: dict[str, Any]) -> bool:
 def _read(storage: Storage) -> dict[str, Any] | None:
     """The inventory; None where there is none that can be read."""
     try:
-        known = storage.read_json(INVENTORY)
+        inventory = storage.read_json(INVENTORY)
     except Damaged:
         return None
-    is_one = isinstance(known, dict) and known.keys() == {"record", "files", "notes"}
-    return dict(known) if is_one and all(isinstance(part, dict) for part in known.values()) else None
+    is_inventory = isinstance(inventory, dict) and inventory.keys() == {"record", "files", "notes"}
+    return dict(inventory) if is_inventory and all(isinstance(part, dict) for part in inventory.values()) else None
 
 
 def _sizes(storage: Storage, record: dict[str, Any]) -> dict[str, int]:
@@ -185,10 +185,10 @@ def _is_kept(name: str) -> bool:
 
 def _smallest(sizes: dict[str, int]) -> list[str]:
     """The smallest files, as many as are compared by content."""
-    found, left = list[str](), _COMPARED_BYTES
+    names, bytes_left = list[str](), _COMPARED_BYTES
     for name in sorted(sizes, key=lambda name: (sizes[name], name)):
-        left -= sizes[name]
-        if left < 0:
+        bytes_left -= sizes[name]
+        if bytes_left < 0:
             break
-        found.append(name)
-    return found
+        names.append(name)
+    return names

@@ -60,12 +60,12 @@ class Stage:
             self._bar.update(self._task, advance=count)
         elif not self._console.quiet and time.monotonic() - self._logged > _LOG_SECONDS:
             self._logged = time.monotonic()
-            of = f" of {self._total:,}" if self._total else ""
-            line = f"  {self._name}: {self._done:,}{of}{in_words(self.pace)}"
+            of_total = f" of {self._total:,}" if self._total else ""
+            line = f"  {self._name}: {self._done:,}{of_total}{in_words(self.pace)}"
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def resize(self, total: int, work: float | None = None) -> None:
-        """The whole is so much, as is known now; see `Pace` for `work`."""
+        """Set the total to what is known now; see `Pace` for `work`."""
         self._total = total
         self.pace.resize(total if work is None else work)
         for observer in self._observers:
@@ -141,8 +141,8 @@ class Journal:
         for observer in self.observers:
             observer.slow(pieces, new)
         for piece in new:
-            usual = duration(piece.median_seconds) if piece.median_seconds >= 1 else "less than 1 s"
-            line = f"  slow: {piece.piece} has taken {duration(piece.seconds)} so far, the median of the others is {usual}"
+            median = duration(piece.median_seconds) if piece.median_seconds >= 1 else "less than 1 s"
+            line = f"  slow: {piece.piece} has taken {duration(piece.seconds)} so far, the median of the others is {median}"
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def end(self, state: State, message: str = "") -> None:
@@ -155,7 +155,7 @@ class Journal:
         self, name: str, total: int | None = None, unit: Unit | None = None, pace: Pace | None = None
     ) -> Iterator[Stage]:
         """Run a stage, of `total` units if that is known; its line is printed if it ends without an error."""
-        begun = time.monotonic()
+        start = time.monotonic()
         self._memory.reset()
         for observer in self.observers:
             observer.stage(name, total)
@@ -165,7 +165,7 @@ class Journal:
         finally:
             stage.close()
         return_freed()
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         self.steps[name] = {"seconds": round(seconds, 2), "peak_memory_bytes": self._memory.peak()}
         for observer in self.observers:
             observer.say("done", stage.note, seconds)

@@ -30,7 +30,7 @@ SETTLED_SECONDS = {True: 0.2, False: 1.0}
 _CLOCK_SECONDS = 2.0
 """Tolerance of a process's start time, because the clock may have been set since; only where the kernel counts no ticks."""
 _TRY_AGAIN_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Between the tries of what a storage does not answer."""
+"""Waits between the tries where a storage gives no answer."""
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
 """The errors of a disk that another try does not mend."""
 _UNREADABLE_LOOKS, _UNREADABLE_SECONDS = 5, 0.1
@@ -40,7 +40,7 @@ class Lock:
     """A lock that this process took, or that the storage cannot give."""
 
     def __init__(self, storage: Storage, own: dict[str, Any] | None) -> None:
-        self._storage, self._own = storage, own
+        self._storage, self._owner = storage, own
         self.lost = threading.Event()
         """The lock was gone, or another run's, when it was to be renewed."""
 
@@ -50,10 +50,10 @@ class Lock:
         Raises:
             IncompleteRun: another run has it, or nobody knows.
         """
-        if self._own is None:
+        if self._owner is None:
             return
-        own = self._own
-        if self.lost.is_set() or not _tried(lambda: _holds(self._storage, own)):
+        owner = self._owner
+        if self.lost.is_set() or not _tried(lambda: _holds(self._storage, owner)):
             raise IncompleteRun(
                 f"the lock of '{masked(self._storage.root)}' was lost while this run went on (its machine slept, its "
                 "storage was out of reach, or somebody removed it), so another run may have written there; start the same "
@@ -76,15 +76,15 @@ def locked(
         IncompleteRun: the storage gives no answer.
     """
     storage.check_reachable()
-    own = {
+    owner = {
         "run": uuid.uuid4().hex, "host": socket.gethostname(), "machine": machine(), "pid": os.getpid(),
         "since": psutil.Process().create_time(), "ticks": started_ticks(os.getpid()),
     }  # fmt: skip
-    if not _taken(storage, own, waiting, unlocked):
+    if not _taken(storage, owner, waiting, unlocked):
         yield Lock(storage, None)
         return
-    lock, ended = Lock(storage, own), threading.Event()
-    thread = threading.Thread(target=_renew, args=(storage, own, ended, lock.lost), daemon=True)
+    lock, ended = Lock(storage, owner), threading.Event()
+    thread = threading.Thread(target=_renew, args=(storage, owner, ended, lock.lost), daemon=True)
     thread.start()
     try:
         yield lock
@@ -92,16 +92,16 @@ def locked(
         ended.set()
         thread.join()
         with suppress(Exception):  # A lock that remains counts as a dead run's.
-            if _holds(storage, own):
+            if _holds(storage, owner):
                 storage.remove(NAME)
 
 
 def _taken(
-    storage: Storage, own: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]], unlocked: Callable[[], None]
+    storage: Storage, owner: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]], unlocked: Callable[[], None]
 ) -> bool:
     """Create the lock, in place of a dead run's if there is one; return whether there is one to hold."""
     try:
-        created = _created(storage, own)
+        created = _created(storage, owner)
     except NotImplementedError:
         unlocked()
         return False
@@ -119,7 +119,7 @@ def _taken(
         if created:
             # Another process may have found the same dead lock and may now remove this one by mistake.
             time.sleep(SETTLED_SECONDS[storage.is_local])
-            if _tried(lambda: _holds(storage, own)):
+            if _tried(lambda: _holds(storage, owner)):
                 return True
         other = _tried(lambda: _read(storage))
         if other is not None:
@@ -128,24 +128,24 @@ def _taken(
                     f"'{masked(storage.root)}' is in use by another run (process {other['pid']} on {other['host']}); "
                     "wait for its end or choose another --out"
                 )
-            own["took_over"] = {key: other[key] for key in ("host", "pid", "renewed")}
+            owner["took_over"] = {key: other[key] for key in ("host", "pid", "renewed")}
             if _tried(lambda: _read(storage)) == other:
                 with suppress(FileNotFoundError):
                     storage.remove(NAME)
-        created = _created(storage, own)
+        created = _created(storage, owner)
 
 
-def _created(storage: Storage, own: dict[str, Any]) -> bool:
-    """Create the file, unless it is there; also one whose creation was answered with an error is this run's."""
+def _created(storage: Storage, owner: dict[str, Any]) -> bool:
+    """Create the file unless it exists; one that this run created counts even if the storage answered with an error."""
 
     def once() -> bool:
-        return storage.create(NAME, _written(own)) or _holds(storage, own)
+        return storage.create(NAME, _written(owner)) or _holds(storage, owner)
 
     return bool(_tried(once))
 
 
-def _tried(what: Callable[[], Any]) -> Any:
-    """The result of `what`, which is tried again where the storage gives no answer.
+def _tried(operation: Callable[[], Any]) -> Any:
+    """The result of `operation`, which is tried again where the storage gives no answer.
 
     Raises:
         NotImplementedError, OSError: the storage cannot do it, whenever it is asked.
@@ -153,7 +153,7 @@ def _tried(what: Callable[[], Any]) -> Any:
     """
     for wait in (*_TRY_AGAIN_SECONDS, None):
         try:
-            return what()
+            return operation()
         except (NotImplementedError, RunError):
             raise
         except OSError as error:
@@ -171,44 +171,44 @@ def _tried(what: Callable[[], Any]) -> Any:
 
 def took_over(storage: Storage) -> dict[str, Any] | None:
     """The dead run whose lock this process took over: host, process and last renewal; None if there was none."""
-    found = _read(storage)
-    if found is None or (found["machine"], found["pid"]) != (machine(), os.getpid()):
+    content = _read(storage)
+    if content is None or (content["machine"], content["pid"]) != (machine(), os.getpid()):
         return None
-    dead: dict[str, Any] | None = found.get("took_over")
+    dead: dict[str, Any] | None = content.get("took_over")
     return dead
 
 
-def _holds(storage: Storage, own: dict[str, Any]) -> bool:
-    last = _read(storage)
-    return last is not None and last["run"] == own["run"]
+def _holds(storage: Storage, owner: dict[str, Any]) -> bool:
+    current = _read(storage)
+    return current is not None and current["run"] == owner["run"]
 
 
-def _renew(storage: Storage, own: dict[str, Any], ended: threading.Event, lost: threading.Event) -> None:
+def _renew(storage: Storage, owner: dict[str, Any], ended: threading.Event, lost: threading.Event) -> None:
     while not ended.wait(RENEWED_SECONDS):
         # Every storage has its own exceptions. One failure is harmless: several must fail before the lock counts as dead.
         with suppress(Exception):
-            if not _holds(storage, own):  # Another run may have taken it over while this machine slept, and ended since.
+            if not _holds(storage, owner):  # Another run may have taken it over while this machine slept, and ended since.
                 lost.set()
                 return
-            storage.write(NAME, _written(own), durable=False)
+            storage.write(NAME, _written(owner), durable=False)
 
 
-def _written(own: dict[str, Any]) -> bytes:
-    return json.dumps(own | {"renewed": time.time()}).encode()
+def _written(owner: dict[str, Any]) -> bytes:
+    return json.dumps(owner | {"renewed": time.time()}).encode()
 
 
 def _read(storage: Storage) -> dict[str, Any] | None:
     """The content of the lock, as that of a dead run if it stays damaged; None if it is gone."""
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     for _ in range(_UNREADABLE_LOOKS):
         try:
-            found = dict[str, Any](json.loads(storage.read(NAME)).items())
+            content = dict[str, Any](json.loads(storage.read(NAME)).items())
             break
         except FileNotFoundError:
             return None
-        except (ValueError, AttributeError):  # Where a file cannot be linked, it is there before its content is.
+        except (ValueError, AttributeError):  # Where a file cannot be linked, the file appears before its content.
             time.sleep(_UNREADABLE_SECONDS)
-    return {"run": "", "host": "", "machine": "", "pid": 0, "since": 0.0, "renewed": 0.0} | found
+    return {"run": "", "host": "", "machine": "", "pid": 0, "since": 0.0, "renewed": 0.0} | content
 
 
 def owner_is_gone(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]], storage: Storage) -> bool:
@@ -226,18 +226,18 @@ def owner_is_gone(other: dict[str, Any], waiting: Callable[[], AbstractContextMa
     if time.time() - other["renewed"] > _FORGOTTEN_SECONDS:
         return True
     with waiting():
-        begun = time.monotonic()
-        while time.monotonic() - begun < _STALE_SECONDS:
+        start = time.monotonic()
+        while time.monotonic() - start < _STALE_SECONDS:
             time.sleep(_LOOK_SECONDS)
             with suppress(Exception):  # A file that is being replaced on a shared disk cannot always be read.
-                now = _read(storage)
-                if now != other:
-                    return now is None
+                current = _read(storage)
+                if current != other:
+                    return current is None
     return True
 
 
 def started_ticks(pid: int) -> int | None:
-    """When a process started, in ticks since its kernel did, whatever clocks are set to; None where that is not told."""
+    """When a process started, in ticks since its kernel did, whatever clocks are set to; None where that is not known."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:

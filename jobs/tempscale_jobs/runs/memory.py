@@ -37,9 +37,9 @@ class PeakMemory:
     def _watch(self) -> None:
         pause = _SAMPLE_SECONDS
         while not self._stopped.wait(pause):
-            begun = time.monotonic()
+            start = time.monotonic()
             self._peak = max(self._peak, summed_pss())
-            pause = max(_SAMPLE_SECONDS, (time.monotonic() - begun) / _SAMPLE_SHARE)
+            pause = max(_SAMPLE_SECONDS, (time.monotonic() - start) / _SAMPLE_SHARE)
 
 
 def summed_pss() -> int:

@@ -16,9 +16,9 @@ from tempscale_jobs.urls import masked
 _ALL = "all of the run is made again"
 _OF_MODEL = re.compile(r"(?P<kind>[^=]+)/model=(?P<model>[^/]+)/")
 _BELOW = ("queries", "measured")
-"""Folders that hold a run of their own."""
+"""Folders that each hold another run."""
 _REWRITTEN = ("tables/", "figures/", "mteb/", folder.CALIBRATION, "temperature.json")
-"""Files that the last steps of every run write, whether or not they are there."""
+"""Files that the last steps of every run write, whether or not they exist."""
 _ANSWERS = ("corpus", "pairs", "embeddings")
 """The entries of run.json that know the state of a source."""
 _NAMED = 3
@@ -28,7 +28,7 @@ def mend(storage: Storage, command: str, error: Damaged) -> str:
     """Remove a damaged file of a run, so that it is made again; return a sentence on what is made again.
 
     Raises:
-        Damaged: the file is none of the run's own, such as a part of the record of nights.
+        Damaged: the file does not belong to the run, such as a part of the record of nights.
     """
     name = error.path.removeprefix(f"{storage.root}/")
     if name == error.path or name.split("/")[0] not in folder.names_of(command):
@@ -50,14 +50,14 @@ def reopen(storage: Storage, record: dict[str, Any], damaged: Sequence[str]) -> 
     Raises:
         UsageError: the embeddings that they are made of were removed on purpose.
     """
-    named = ", ".join(sorted(damaged)[:_NAMED]) + (f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else "")
-    what = f"{named} of '{masked(storage.root)}' {'is' if len(damaged) == 1 else 'are'} damaged or missing"
+    listed = ", ".join(sorted(damaged)[:_NAMED]) + (f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else "")
+    subject = f"{listed} of '{masked(storage.root)}' {'is' if len(damaged) == 1 else 'are'} damaged or missing"
     if storage.exists(PRUNED):
         raise UsageError(
-            f"{what}, and the embeddings that the run is made of were pruned; nothing was changed. Start over with "
+            f"{subject}, and the embeddings that the run is made of were pruned; nothing was changed. Start over with "
             "--fresh, or choose another --out"
         )
-    for below, section in [("", next((own for own in _ANSWERS if own in record), "")), ("queries/", "queries")]:
+    for below, section in [("", next((entry for entry in _ANSWERS if entry in record), "")), ("queries/", "queries")]:
         if section in record:
             storage.write_json(f"{below}{PLANNED}", {"source_state": record[section]["source_state"], "units": 1})
     if record.get("sizes"):
@@ -65,7 +65,7 @@ def reopen(storage: Storage, record: dict[str, Any], damaged: Sequence[str]) -> 
     for name in set(damaged) - inventory.restore(storage, damaged):
         if not name.startswith(_REWRITTEN) and name != DONE:
             _remove(storage, name)
-    return f"{what}: made again"
+    return f"{subject}: made again"
 
 
 def _remove(storage: Storage, name: str) -> str:
@@ -75,8 +75,8 @@ def _remove(storage: Storage, name: str) -> str:
         return "it cannot be made again"
     if top in _BELOW:
         return _remove(Storage(f"{storage.root}/{top}"), rest)
-    of_model = _OF_MODEL.match(name)
-    model = None if of_model is None else of_model["model"]
+    match = _OF_MODEL.match(name)
+    model = None if match is None else match["model"]
     if top in ("shards", "rejected", "texts") and model in (None, GIVEN.label):
         return _read_again(storage, name)
     if name.startswith("partials/cache/") or (model is not None and (top == "shards" or "/part-cached-" in name)):
@@ -106,14 +106,14 @@ def _remove_one_with(storage: Storage, name: str, model: str) -> None:
 
 def _look_up_again(storage: Storage, name: str) -> str:
     """Remove what was looked up in a cache, and what was embedded besides: which texts these are is no longer known."""
-    of_model = re.search(r"model=([^/]+)", name)
-    for made in ("texts", "shards", "rejected", "partials/cache"):
-        storage.remove(made if of_model is None else place(made, of_model[1]))
+    match = re.search(r"model=([^/]+)", name)
+    for kind in ("texts", "shards", "rejected", "partials/cache"):
+        storage.remove(kind if match is None else place(kind, match[1]))
     return "the texts of its model are looked up in the cache and embedded again"
 
 
 def _read_again(storage: Storage, name: str) -> str:
-    """Remove what says that a source has been read, but not that it was planned; its parts stay until they are replaced."""
+    """Remove the record that a source was read, but not that it was planned; its parts stay until they are replaced."""
     if name == PLANNED or not storage.exists(PLANNED):
         state = None if name == SHARDED or not storage.exists(SHARDED) else storage.read_json(SHARDED)["source_state"]
         if state is None:

@@ -243,9 +243,9 @@ class RayMetrics(Observer):
             if name == "stage":
                 self.metrics[name] = metrics.Gauge("tempscale_stage", "1 for the stage under way", ("run", "stage"))
             elif name == "slow_pieces":
-                what = "pieces of work in flight that take ten times the median of their step"
-                self.metrics[name] = metrics.Gauge("tempscale_slow_pieces", what, ("run",))
+                description = "pieces of work in flight that take ten times the median of their step"
+                self.metrics[name] = metrics.Gauge("tempscale_slow_pieces", description, ("run",))
             else:
-                what = f"{name.replace('_', ' ')} of tempscale runs"
-                self.metrics[name] = metrics.Counter(f"tempscale_{name}_total", what, ("run",))
+                description = f"{name.replace('_', ' ')} of tempscale runs"
+                self.metrics[name] = metrics.Counter(f"tempscale_{name}_total", description, ("run",))
         return self.metrics[name]

@@ -17,7 +17,7 @@ class _Mark(NamedTuple):
 
 
 class Pace:
-    """The pace of a stage, from what is done each time that something is.
+    """The pace of a stage, measured each time that a piece is done.
 
     Pieces of one stage differ: `work` is what a piece costs in any unit, such as tokens, and the time left is that of the
     work left at the rate of the last half minute. The rate begins with the first piece that this session finishes, so that
@@ -26,32 +26,32 @@ class Pace:
 
     def __init__(self, work: float | None = None, expected: float | None = None) -> None:
         self._total, self._expected, self._begun = work, expected, time.monotonic()
-        self._there: _Mark | None = None
+        self._origin: _Mark | None = None
         self._marks: deque[_Mark] = deque()
         self._settled = 0.0
         """The seconds that the marks must span before there is a rate."""
 
     def add(self, shown: float, work: float | None = None) -> None:
-        """Something is done: the number that is shown, and its work, which is that number unless given.
+        """Count what was done: the number that is shown, and its work, which is the same number unless given.
 
-        The first call says what was there before.
+        The first call says what was done before.
         """
         now, work = time.monotonic(), shown if work is None else work
-        if self._there is None:
-            self._there = _Mark(now, shown, work)
+        if self._origin is None:
+            self._origin = _Mark(now, shown, work)
             if self._expected is not None and self._total:
                 self._expected *= max(0.0, 1 - work / self._total)
             return
-        last = self._marks[-1] if self._marks else self._there
+        last = self._marks[-1] if self._marks else self._origin
         if not self._marks:
-            self._settled = min(now - self._there.at, WINDOW_SECONDS)
+            self._settled = min(now - self._origin.at, WINDOW_SECONDS)
         self._marks.append(_Mark(now, last.shown + shown, last.work + work))
         # Keep one mark that is older than the window, from which it is measured.
         while len(self._marks) > 2 and self._marks[1].at <= now - WINDOW_SECONDS:
             self._marks.popleft()
 
     def resize(self, work: float) -> None:
-        """All of the work is so much, as is known now."""
+        """Set the total work to what is known now."""
         self._total = work
 
     def rate(self) -> float | None:
@@ -64,11 +64,11 @@ class Pace:
     def left(self) -> float | None:
         """Seconds left; None where that is not known."""
         now, rate = time.monotonic(), self._per_second("work")
-        gone = now - self._begun
+        elapsed = now - self._begun
         if self._expected is not None and (
-            rate is None or (gone < min(WINDOW_SECONDS, self._expected) and not self._half_done())
+            rate is None or (elapsed < min(WINDOW_SECONDS, self._expected) and not self._half_done())
         ):
-            return max(0.0, self._expected - gone)
+            return max(0.0, self._expected - elapsed)
         if self._total is None or rate is None:
             return None
         # Since the last piece was done, the next one goes on.
@@ -82,5 +82,5 @@ class Pace:
         if len(self._marks) < 2:
             return None
         first, last = self._marks[0], self._marks[-1]
-        done, seconds = float(getattr(last, name) - getattr(first, name)), last.at - first.at
-        return done / seconds if done > 0 and seconds > 0 and seconds >= self._settled else None
+        amount, seconds = float(getattr(last, name) - getattr(first, name)), last.at - first.at
+        return amount / seconds if amount > 0 and seconds > 0 and seconds >= self._settled else None

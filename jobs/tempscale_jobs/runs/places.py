@@ -66,8 +66,8 @@ def _sources(value: Any) -> list[str]:
         return [text for inner in value for text in _sources(inner)]
     if not isinstance(value, dict):
         return []
-    own = [value[name] for name in _READ if isinstance(value.get(name), str)]
-    return own + [text for inner in value.values() for text in _sources(inner)]
+    texts = [value[name] for name in _READ if isinstance(value.get(name), str)]
+    return texts + [text for inner in value.values() for text in _sources(inner)]
 
 
 def _check_apart(source: str, out: str) -> None:

@@ -29,11 +29,11 @@ def processor() -> str:
 @lru_cache(maxsize=1)
 def machine() -> str:
     """A name of this machine or container that no other has, because process numbers are only unique inside it."""
-    found = [socket.gethostname()]
+    parts = [socket.gethostname()]
     with suppress(OSError):
-        found.append(Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip())
-        found.append(os.readlink("/proc/self/ns/pid"))
-    return "/".join(found)
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return "/".join(parts)
 
 
 def on_this_machine(state: object) -> str:
@@ -50,10 +50,10 @@ def note_processor(storage: Storage, name: str, step: str) -> None:
 
 def processors(storage: Storage, of_driver: set[str]) -> list[str]:
     """A sentence for each step on which several kinds of processor worked."""
-    found = []
-    for step, own in (("embedded", set[str]()), ("computed", of_driver)):
-        noted = [*storage.list(f"{PROCESSORS}/{step}"), *storage.list(f"queries/{PROCESSORS}/{step}")]
-        names = own | {storage.read_json(name) for name in noted}
+    sentences = []
+    for step, initial in (("embedded", set[str]()), ("computed", of_driver)):
+        files = [*storage.list(f"{PROCESSORS}/{step}"), *storage.list(f"queries/{PROCESSORS}/{step}")]
+        names = initial | {storage.read_json(name) for name in files}
         if len(names) > 1:
-            found.append(f"{step} on {len(names)} kinds of processor: {'; '.join(sorted(names))}")
-    return found
+            sentences.append(f"{step} on {len(names)} kinds of processor: {'; '.join(sorted(names))}")
+    return sentences

@@ -46,8 +46,8 @@ def parquet(table: pa.Table, compression: str = "zstd", rows_of_group: int | Non
 
 def sealed(data: bytes) -> bytes:
     """The bytes of a Parquet file with the digest of its footer before it."""
-    at = len(data) - _END - int.from_bytes(data[-8:-4], "little")
-    return b"".join((data[:at], _MARK, _digest(data[at:-_END]), data[at:]))
+    start = len(data) - _END - int.from_bytes(data[-8:-4], "little")
+    return b"".join((data[:start], _MARK, _digest(data[start:-_END]), data[start:]))
 
 
 def opened(stream: Any, pre_buffer: bool = False) -> pq.ParquetFile:
@@ -99,13 +99,13 @@ def loads(data: bytes) -> Any:
 
 def shown(text: str) -> str:
     """JSON with escapes in place of the characters that a terminal may obey; it is the same JSON."""
-    return _STEERS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _STEERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _checksum(value: dict[str, Any]) -> str:
     """The CRC-32 of an object, as it is read again."""
-    again = json.loads(json.dumps(value))
-    return f"{zlib.crc32(json.dumps(again, ensure_ascii=False, sort_keys=True).encode('utf-8', 'surrogatepass')):08x}"
+    reread = json.loads(json.dumps(value))
+    return f"{zlib.crc32(json.dumps(reread, ensure_ascii=False, sort_keys=True).encode('utf-8', 'surrogatepass')):08x}"
 
 
 def _digest(footer: bytes) -> bytes:

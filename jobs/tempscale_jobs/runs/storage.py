@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _READERS = 16
-"""Files that are read at the same time, and at most ahead of what uses them."""
+"""Files that are read at the same time, and the most that are read ahead of their use."""
 _TEMPORARY = ".writing-"
 _CREATES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"}
 """The storages whose fsspec creates a file with one conditional request."""
@@ -44,7 +44,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 class Known(dict[str, Any]):
-    """What a file or a folder of a run holds, by name: what it lacks is damage."""
+    """The contents of a file or a folder of a run, by name: a missing name is damage."""
 
     def __init__(self, values: Mapping[str, Any], damage: Callable[[str], Damaged]) -> None:
         super().__init__(values)
@@ -73,7 +73,7 @@ class Storage:
 
     @cached_property
     def filesystem(self) -> tuple[Any, str]:
-        """The file system of fsspec, and the folder in its words."""
+        """The file system of fsspec, and the folder's path in it."""
         if self.is_local:  # Without fsspec's reading of names, which takes :: for a chain.
             return LocalFileSystem(), self.root.removeprefix("file://")
         try:
@@ -113,8 +113,8 @@ class Storage:
         fs, root = self.filesystem
         if not fs.exists(root):
             return []
-        found = (file.rstrip("/").rsplit("/", 1)[-1] for file in fs.ls(root, detail=False) if file.rstrip("/") != root)
-        return sorted(name for name in found if not name.startswith(_TEMPORARY))
+        names = (file.rstrip("/").rsplit("/", 1)[-1] for file in fs.ls(root, detail=False) if file.rstrip("/") != root)
+        return sorted(name for name in names if not name.startswith(_TEMPORARY))
 
     def list(self, folder: str, suffix: str = "") -> list[str]:
         """The sorted names of all finished files below a folder."""
@@ -230,12 +230,12 @@ class Storage:
         fs, root = self.filesystem
         if not fs.exists(self.path(folder)):
             return {}
-        found = dict[str, int]()
-        for file, of in fs.find(self.path(folder), detail=True).items():
+        sizes = dict[str, int]()
+        for file, info in fs.find(self.path(folder), detail=True).items():
             name = os.path.relpath(file, root) if self.is_local else file[len(root) + 1 :]
             if not name.rsplit("/", 1)[-1].startswith(_TEMPORARY):
-                found[name] = int(of["size"] if "size" in of else fs.size(file))
-        return found
+                sizes[name] = int(info["size"] if "size" in info else fs.size(file))
+        return sizes
 
     def digests(self, names: Sequence[str]) -> Sequence[str]:
         """The digest of the content of each file, several of which are read at the same time.
@@ -254,7 +254,7 @@ class Storage:
     def read_table(
         self, name: str, columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None
     ) -> pa.Table:
-        """Read a Parquet file, or some of its columns, and columns that earlier versions did not write: `later`, or null.
+        """Read a Parquet file, or some of its columns; those in `later`, which earlier versions did not write, may be null.
 
         Raises:
             Damaged: it is not what was written.
@@ -275,22 +275,22 @@ class Storage:
 
         Row groups that have none of them are not read, so files that are sorted by that column are read in part.
         """
-        wanted = None if columns is None else list(dict.fromkeys([by, *columns]))
+        selected = None if columns is None else list(dict.fromkeys([by, *columns]))
         with self._parquet(name) as file:
             groups = []
             for number in range(file.metadata.num_row_groups):
                 group = file.metadata.row_group(number)
-                every = map(group.column, range(group.num_columns))
-                (found,) = (column.statistics for column in every if column.path_in_schema == by)
-                if found is not None and found.max >= low and (high is None or found.min < high):  # None: there is no row.
+                chunks = map(group.column, range(group.num_columns))
+                (stats,) = (column.statistics for column in chunks if column.path_in_schema == by)
+                if stats is not None and stats.max >= low and (high is None or stats.min < high):  # None: there is no row.
                     groups.append(number)
             # Without Arrow's threads: a process that ends while they call into this Python stream aborts.
-            table = file.read_row_groups(groups, columns=wanted, use_threads=False)
+            table = file.read_row_groups(groups, columns=selected, use_threads=False)
         kind, values = table.schema.field(by).type, table.column(by)
-        kept = pc.greater_equal(values, pa.scalar(low, kind))
+        mask = pc.greater_equal(values, pa.scalar(low, kind))
         if high is not None:
-            kept = pc.and_(kept, pc.less(values, pa.scalar(high, kind)))
-        table = table.filter(kept)
+            mask = pc.and_(mask, pc.less(values, pa.scalar(high, kind)))
+        table = table.filter(mask)
         return table if columns is None else table.select([*columns])
 
     def read_frames(
@@ -317,7 +317,7 @@ class Storage:
     def taken(self, names: Sequence[str], columns: Sequence[str], rows: Sequence[np.ndarray]) -> Iterator[pa.Table]:
         """Columns of some rows of each Parquet file, in the order given, several files at once; see `take`."""
         with ThreadPoolExecutor(_READERS) as pool:
-            yield from pool.map(lambda name, own: self.take(name, columns, own), names, rows)
+            yield from pool.map(lambda name, selected: self.take(name, columns, selected), names, rows)
 
     def take(self, name: str, columns: Sequence[str], rows: np.ndarray) -> pa.Table:
         """Columns of some rows of a Parquet file, in the order given, read a row group at a time and only where one is."""
@@ -325,16 +325,16 @@ class Storage:
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
             starts = np.cumsum([0, *sizes])
             group = np.searchsorted(starts, rows, side="right") - 1
-            found, order = [], []
+            parts, order = [], []
             for number in np.unique(group).tolist():
-                here = np.flatnonzero(group == number)
+                positions = np.flatnonzero(group == number)
                 # Without Arrow's threads: see `read_range`.
                 values = file.read_row_group(number, columns=[*columns], use_threads=False).select([*columns])
-                found.append(values.take(pa.array(rows[here] - starts[number])))
-                order.append(here)
+                parts.append(values.take(pa.array(rows[positions] - starts[number])))
+                order.append(positions)
         places = np.concatenate(order)
-        whole = pa.concat_tables(found)
-        return whole if (np.diff(places) == 1).all() else whole.take(pa.array(np.argsort(places)))
+        table = pa.concat_tables(parts)
+        return table if (np.diff(places) == 1).all() else table.take(pa.array(np.argsort(places)))
 
     def arrays(self, names: Sequence[str], columns: Sequence[str], rows: int) -> Sequence[np.ndarray]:
         """Columns of numbers of Parquet files one after the other, `rows` in all, with room for one file besides.
@@ -342,20 +342,20 @@ class Storage:
         Raises:
             IncompleteRun: the files have other than so many rows.
         """
-        found: Sequence[np.ndarray] = [np.zeros(0)] * len(columns)
+        arrays: Sequence[np.ndarray] = [np.zeros(0)] * len(columns)
         filled = 0
-        for own in self.columns(names, columns):
-            values = [column.to_numpy() for column in own]
+        for chunks in self.columns(names, columns):
+            values = [column.to_numpy() for column in chunks]
             if not filled:
-                found = [np.empty(rows, column.dtype) for column in values]
+                arrays = [np.empty(rows, column.dtype) for column in values]
             if filled + len(values[0]) > rows:
                 break
-            for whole, column in zip(found, values, strict=True):
-                whole[filled : filled + len(column)] = column
+            for array, column in zip(arrays, values, strict=True):
+                array[filled : filled + len(column)] = column
             filled += len(values[0])
         else:
             if filled == rows:
-                return found
+                return arrays
         raise IncompleteRun(f"files of '{masked(self.root)}' do not hold {rows:,} rows; start over with --fresh")
 
     def rows(self, name: str) -> int:
@@ -406,7 +406,7 @@ class Storage:
 
     @contextmanager
     def _parquet(self, name: str, pre_buffer: bool = False) -> Iterator[pq.ParquetFile]:
-        """A Parquet file; what is found to be damaged in the block is a Damaged."""
+        """A Parquet file; damage that is found in the block is raised as a Damaged."""
         with self._readable(name):
             opened = self.opened(name)
         with opened as stream:
@@ -415,7 +415,7 @@ class Storage:
             except (sealed.Broken, pa.ArrowException) as error:
                 raise self._damaged(name, error) from None
             except OSError as error:
-                # Arrow's own have no number; those of a disk or a network have one, or a class of their own.
+                # Arrow's errors have no number; those of a disk or a network have one, or a class of their own.
                 if type(error) is not OSError or error.errno is not None:
                     raise
                 raise self._damaged(name, error) from None
@@ -440,7 +440,7 @@ class Storage:
 
 
 def _created_alone(target: str, data: bytes) -> bool:
-    """Create a file without a link: it is there at once, and its content a moment later."""
+    """Create a file without a link: it exists at once, and its content a moment later."""
     try:
         number = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:

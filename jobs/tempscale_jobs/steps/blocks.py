@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tempscale.collapse import grid as tiles
+from tempscale.collapse import tiles
 from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, Precision, Tile, merge_tree
 from tempscale.collapse.cosine import cosine_tiles, rounded
 from tempscale.collapse.neighbours import Nearest
@@ -31,7 +31,7 @@ GATHERED_BYTES = 256 << 20
 _RESULTS = 64
 """Results of tasks that the process that starts a run merges, at most."""
 _computing = threading.Lock()
-"""An actor with a GPU has two panels at once: what was found of one is written while the others are compared."""
+"""An actor with a GPU has two panels at once: the results of one are written while the other is compared."""
 _KEPT_BYTES = 32 << 20
 """Size of the embeddings of the blocks that a process keeps, where they are more than two: tiles share their blocks."""
 
@@ -52,7 +52,7 @@ class Tiling:
     """and how many of them are a panel."""
     precision: Precision = "float32"
     run: str = ""
-    """What tells this run from an earlier one in the same folder, whose blocks a process may have read."""
+    """What distinguishes this run from an earlier one in the same folder, whose blocks a process may have read."""
     gathered: int = 0
     """Texts that a task gathers into blocks, about."""
     labelled: bool = True
@@ -126,7 +126,7 @@ def merged(cluster: Cluster, grid: Tiling, items: Sequence[Any], how: Merging) -
 
     To the bit as if one after the other, where a task merges its run along the fixed tree, too.
     """
-    work = [(grid, items[own.start : own.stop], *how.shared) for own in tiles.runs(len(items), _RESULTS)]
+    work = [(grid, items[span.start : span.stop], *how.shared) for span in tiles.runs(len(items), _RESULTS)]
     return merge_tree(results(cluster, how.function, work, how.name), how.merge)
 
 
@@ -149,25 +149,25 @@ def write_blocks(
     """
     part, row, interval, labels = given
     gathered: np.ndarray | None = None
-    named, order = list[pa.Table](), list[np.ndarray]()
+    tables, order = list[pa.Table](), list[np.ndarray]()
     for number, name in names.items():
-        here = np.flatnonzero(part == number)
-        table = tiling.storage.take(name, ["embedding", "text_id", "document"], row[here])
+        places = np.flatnonzero(part == number)
+        table = tiling.storage.take(name, ["embedding", "text_id", "document"], row[places])
         matrix = parts.matrix(table, "embedding")
         if gathered is None:
             gathered = np.empty((len(part), matrix.shape[1]), dtype=np.float32)
-        gathered[here] = matrix
-        named.append(table.select(["text_id", "document"]))
-        order.append(here)
+        gathered[places] = matrix
+        tables.append(table.select(["text_id", "document"]))
+        order.append(places)
     assert gathered is not None, "a block has at least one text"
-    texts = pa.concat_tables(named).take(pa.array(np.argsort(np.concatenate(order))))
+    texts = pa.concat_tables(tables).take(pa.array(np.argsort(np.concatenate(order))))
     for k, (start, stop) in enumerate(bounds):
-        own = gathered[start:stop]
-        columns = {"embedding": parts.row_bytes(own), "interval": interval[start:stop], "label": labels[start:stop]}
+        vectors = gathered[start:stop]
+        columns = {"embedding": parts.row_bytes(vectors), "interval": interval[start:stop], "label": labels[start:stop]}
         columns |= {name: texts.column(name)[start:stop] for name in texts.column_names}
         # Uncompressed: embeddings hardly shrink, and a block is read once for every tile of its row and column.
-        tiling.storage.write_table(tiling.block(first + k), parts.blocks(own.shape[1]).build(columns), "none")
-    del gathered, own, matrix, table, columns
+        tiling.storage.write_table(tiling.block(first + k), parts.blocks(vectors.shape[1]).build(columns), "none")
+    del gathered, vectors, matrix, table, columns
     return_freed()  # Ray keeps the process, for steps of other kinds.
 
 
@@ -191,33 +191,33 @@ def read_block(tiling: Tiling, number: int, precision: Precision = "float32") ->
         embeddings = rounded(parts.matrix_of_bytes(table, "embedding"), precision)
         block = Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
     _read[key] = block
-    while len(_read) > kept(max(own.embeddings.nbytes for own in _read.values())):
+    while len(_read) > kept(max(cached.embeddings.nbytes for cached in _read.values())):
         del _read[next(iter(_read))]
     return block
 
 
 def compare_panels(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
-    """Compute the super-tiles of two panels, write what they found (the aggregates last); return the number of pairs."""
+    """Compute the super-tiles of two panels, write their results (the aggregates last); return the number of pairs."""
     tiles = _tiles_of(tiling, i, j)
     with _computing:
-        found = cosine_tiles(
+        result = cosine_tiles(
             tiles if device == "cpu" else ahead(tiles), tiling.intervals, neighbours=tiling.neighbours,
             duplicate=tiling.duplicate, listed=tiling.listed, device=device, precision=tiling.precision,
         )  # fmt: skip
-    cells, pairs = found.cells, found.duplicates
+    cells, pairs = result.cells, result.duplicates
     if tiling.neighbours:
         for side, panel in {"columns": j, "rows": i}.items() if i != j else [("rows", i)]:
-            tiling.storage.write_table(tiling.near(i, j, side), near_table([found.near[k] for k in tiling.panel(panel)]))
+            tiling.storage.write_table(tiling.near(i, j, side), near_table([result.near[k] for k in tiling.panel(panel)]))
     listed = {"cosine": pairs.cosine, "first": pairs.labels[:, 0], "second": pairs.labels[:, 1]}
     tiling.storage.write_table(tiling.duplicates(i, j), parts.DUPLICATE_TILE.build(listed))
-    of_cells: list[dict[str, Any]] = [
+    cell_rows: list[dict[str, Any]] = [
         {"a": a, "b": b, "pairs": int(cells.pairs[a, b]), "first": cells.first[a, b], "second": cells.second[a, b]}
         | {"duplicates": int(cells.duplicates[a, b]), "histogram": cells.histogram[a, b]}
         for a in range(tiling.intervals)
         for b in range(a, tiling.intervals)
         if cells.pairs[a, b]
     ]
-    tiling.storage.write_table(tiling.cells(i, j), parts.COSINE_TILE.build_rows(of_cells))
+    tiling.storage.write_table(tiling.cells(i, j), parts.COSINE_TILE.build_rows(cell_rows))
     return int(cells.pairs.sum())
 
 
@@ -241,7 +241,7 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
 
 def near_table(near: Sequence[Nearest]) -> pa.Table:
     """The neighbours of the texts of consecutive blocks."""
-    cosine, label = (np.concatenate([getattr(own, name) for own in near]) for name in ("cosine", "label"))
+    cosine, label = (np.concatenate([getattr(block, name) for block in near]) for name in ("cosine", "label"))
     return parts.near_tile(cosine.shape[1]).build({"cosine": parts.fixed_lists(cosine), "label": parts.fixed_lists(label)})
 
 
@@ -263,8 +263,8 @@ def read_cells(tiling: Tiling, i: int, j: int) -> CosineCells:
     cells = CosineCells.empty(tiling.intervals)
     table = tiling.storage.read_table(tiling.cells(i, j))
     if table.num_rows:
-        here = table.column("a").to_numpy(), table.column("b").to_numpy()
+        index = table.column("a").to_numpy(), table.column("b").to_numpy()
         for name in ("pairs", "first", "second", "duplicates"):
-            getattr(cells, name)[here] = table.column(name).to_numpy()
-        cells.histogram[here] = parts.matrix(table, "histogram")
+            getattr(cells, name)[index] = table.column(name).to_numpy()
+        cells.histogram[index] = parts.matrix(table, "histogram")
     return cells

@@ -1,7 +1,7 @@
-"""The token budget of a micro-batch: the encoder's own, the user's value, or the fastest of several that are tried.
+"""The token budget of a micro-batch: the encoder's default, the user's value, or the fastest of several that are tried.
 
 It is kept in the run folder, from which workers read it, so that a run that is resumed on the same kind of device uses the
-same micro-batches. The encoder's own depends on the device, so the first actor that embeds keeps it.
+same micro-batches. The encoder's default depends on the device, so the first actor that embeds keeps it.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ def settle(scope: Scope) -> Embedding:
         if not scope.run.storage.exists(name):
             first = Piece(0, (scope.index.shards[0].name, bool(scope.cluster.gpus)), "micro-batches")
             try:
-                # The crew's first actor measures, and goes on with what it found; those that start later read it.
+                # The crew's first actor measures, and goes on with the result; those that start later read it.
                 for _ in scope.crew.run(measure, [first]):
                     pass
             except IncompleteRun as error:  # The run itself finds a text that kills workers.
                 scope.crew.dismiss()
                 stage.note = f"not measured: {error}"
-        found = kept(scope.run, scope.cluster, scope.model, scope.encoding)
+        encoding = kept(scope.run, scope.cluster, scope.model, scope.encoding)
         # Unchanged where nothing is kept for this kind of device.
-        if found is not scope.encoding and (rates := scope.run.storage.read_json(name)["tokens_per_second"]):
+        if encoding is not scope.encoding and (rates := scope.run.storage.read_json(name)["tokens_per_second"]):
             tried = ", ".join(f"{int(budget):,}: {rate:,}" for budget, rate in rates.items())
-            stage.note = f"{found.token_budget:,} padded tokens at once (tokens/s by budget {tried})"
-    return found
+            stage.note = f"{encoding.token_budget:,} padded tokens at once (tokens/s by budget {tried})"
+    return encoding
 
 
 def kept(run: Run, cluster: Cluster, model: Model, encoding: Embedding) -> Embedding:
-    """`encoding` with the budget that the run folder keeps; the user's is kept there first."""
+    """`encoding` with the budget that the run folder keeps; the user's budget is written there first."""
     name = actor.budget_name(model)
     if not run.storage.exists(name):
         if encoding.token_budget is None:
@@ -65,8 +65,8 @@ def measure(worker: actor.ModelActor, shard: str, on_gpu: bool) -> None:
     if rates:
         best = min(k for k, rate in rates.items() if rate >= (1 - _CLOSE) * max(rates.values()))
         device = "cuda" if on_gpu else "cpu"
-        found = actor.budget_to_keep(best, device, {str(k): round(rate) for k, rate in rates.items()})
-        worker.storage.write_json(actor.budget_name(worker.model), found)
+        record = actor.budget_to_keep(best, device, {str(k): round(rate) for k, rate in rates.items()})
+        worker.storage.write_json(actor.budget_name(worker.model), record)
         worker.encoder.token_budget = best
 
 
@@ -82,7 +82,7 @@ def _tokens_per_second(worker: actor.ModelActor, shard: str, on_gpu: bool) -> di
     if not len(tokens):
         return {}
     worker.encoder.set_temperature(worker.temperatures[0])
-    own, best = worker.encoder.token_budget, dict.fromkeys(_TRIED[on_gpu], 0.0)
+    previous, best = worker.encoder.token_budget, dict.fromkeys(_TRIED[on_gpu], 0.0)
     try:
         for _ in range(_ROUNDS):
             for budget in best:
@@ -94,5 +94,5 @@ def _tokens_per_second(worker: actor.ModelActor, shard: str, on_gpu: bool) -> di
                 if not out.halved:  # A budget that does not fit in memory gets no rate.
                     best[budget] = max(best[budget], sum(tokens.lengths) / (time.perf_counter() - begun))
     finally:
-        worker.encoder.token_budget = own
+        worker.encoder.token_budget = previous
     return {budget: rate for budget, rate in best.items() if rate}

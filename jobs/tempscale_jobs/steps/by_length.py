@@ -1,4 +1,4 @@
-"""A correction by length, fitted on a run's own texts and on what asks them, and what it takes off their cosines."""
+"""A correction by length, fitted on a run's texts and on what asks them, and what it takes off their cosines."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ class Fitting:
     def of(self, asking: Asking, bounds: list[tuple[int, int]]) -> list[np.ndarray] | None:
         """What is taken off the cosines of each block's texts if these ask, float32; the correction is kept in corrections/.
 
-        None but under the first temperature, where it is left out, and where there are too few texts of either side.
+        None under all temperatures but the first, without the setting, and where either side has too few texts.
         """
-        few = min(len(self.sample), len(asking.places)) < LEAST_TEXTS
+        too_few = min(len(self.sample), len(asking.places)) < LEAST_TEXTS
         run, model = self.scope.run, self.scope.model
-        if self.temperature != run.temperatures[0] or not self.scope.analysis.length_correction or few:
+        if self.temperature != run.temperatures[0] or not self.scope.analysis.length_correction or too_few:
             return None
-        asks = replace(self.scope, run=asking.run, texts=asking.layout)
-        queries = None if asking.own else asks.embeddings(self.temperature, asking.places[:FITTED])
+        asking_scope = replace(self.scope, run=asking.run, texts=asking.layout)
+        queries = None if asking.own else asking_scope.embeddings(self.temperature, asking.places[:FITTED])
         tokens = np.maximum(self.scope.texts.tokens, 1)
         # By a task: this process may know no torch, which takes 150 MB.
-        given = [(self._documents, tokens[self.sample], queries)]
-        ((data, knots, values),) = results(self.scope.cluster, _fitted, given, "correction by length")
+        arguments = [(self._documents, tokens[self.sample], queries)]
+        ((data, knots, values),) = results(self.scope.cluster, _fitted, arguments, "correction by length")
         who = "corpus" if asking.own else "queries"
-        where = name(run, model, self.temperature, who)
-        run.storage.write_json(where, model.fitted(self.temperature, [data]), plain=True)
-        every = Curve(knots, values)(tokens).astype(np.float32)
-        return [every[start:stop] for start, stop in bounds]
+        path = name(run, model, self.temperature, who)
+        run.storage.write_json(path, model.fitted(self.temperature, [data]), plain=True)
+        offsets = Curve(knots, values)(tokens).astype(np.float32)
+        return [offsets[start:stop] for start, stop in bounds]
 
 
 def _fitted(
@@ -80,6 +80,6 @@ def _fitted(
 
     lengths = torch.from_numpy(tokens.astype(np.int64))
     with threadpool_limits(1):  # As everywhere, so that all workers give the same bytes.
-        found = fit(RECIPE, torch.tensor(documents), lengths, torch.tensor(documents if queries is None else queries))
-    assert isinstance(found, Length)
-    return found.as_data(), found.curve.tokens, found.curve.values
+        correction = fit(RECIPE, torch.tensor(documents), lengths, torch.tensor(documents if queries is None else queries))
+    assert isinstance(correction, Length)
+    return correction.as_data(), correction.curve.tokens, correction.curve.values

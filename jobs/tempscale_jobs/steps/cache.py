@@ -85,7 +85,7 @@ def bucket(content_sha: str) -> int:
     return int(content_sha[:2], 16)
 
 
-class Held(NamedTuple):
+class CachedTexts(NamedTuple):
     """What some buckets of a cache hold of the wanted texts."""
 
     texts: pa.Table
@@ -94,29 +94,29 @@ class Held(NamedTuple):
     """How many files, and entries of wanted texts, are not used, by reason."""
 
 
-def known(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], dim: int) -> Held:
+def known(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], dim: int) -> CachedTexts:
     """The wanted texts in some buckets of a key, each once; what cannot be an embedding of this key is not used."""
-    schema, ignored, every = columns(dim), Counter[str](), pa.array(sorted(wanted), pa.string())
+    schema, ignored, digests = columns(dim), Counter[str](), pa.array(sorted(wanted), pa.string())
     tables = [schema.empty_table()]
     for number in buckets:
         for name in _listed(store, f"{place}/bucket-{number:03d}"):
             try:
                 table = store.read_table(name)
-            except Exception:  # Every storage has its own.
+            except Exception:  # Every storage has its own exceptions.
                 ignored["files cannot be read"] += 1  # Merged by another process, damaged, or no part of a cache.
                 continue
             if not table.schema.equals(schema):
                 ignored["files have other columns or dimensions"] += 1
                 continue
-            table = table.filter(pc.is_in(table.column("content_sha"), every))
+            table = table.filter(pc.is_in(table.column("content_sha"), digests))
             good = _usable(table)
             if not good.all():
                 ignored["entries are no unit vectors with their figures"] += int((~good).sum())
             tables.append(table.filter(pa.array(good)))
-    found, conflicts = _each_once(pa.concat_tables(tables).combine_chunks())
+    entries, conflicts = _each_once(pa.concat_tables(tables).combine_chunks())
     if conflicts:
         ignored["texts have entries that differ"] += conflicts
-    return Held(found, ignored)
+    return CachedTexts(entries, ignored)
 
 
 def columns(dim: int) -> pa.Schema:
@@ -172,8 +172,8 @@ def _listed(store: Storage, place: str) -> list[str]:
 def remember(scope: Scope, cache: Cache, parts: int) -> str | None:
     """Add this run's texts to the cache; return a sentence if that failed, because the run goes on without it."""
     run, cluster, model = scope.run, scope.cluster, scope.model
-    done = f"{run.place('partials/cache', model)}/remembered.json"
-    if run.storage.exists(done):
+    marker = f"{run.place('partials/cache', model)}/remembered.json"
+    if run.storage.exists(marker):
         return None
     try:
         store = Storage(cache.root)
@@ -184,8 +184,8 @@ def remember(scope: Scope, cache: Cache, parts: int) -> str | None:
         work: list[tuple[Any, ...]] = []
         for temperature, values in zip(run.temperatures, keys, strict=True):
             names = [run.part("texts", model, temperature, number) for number in range(parts)]
-            some = [names[k : k + _PARTS_OF_A_TASK] for k in range(0, parts, _PARTS_OF_A_TASK)]
-            work += [(run.storage, own, store.root, folder(values)) for own in some]
+            groups = [names[k : k + _PARTS_OF_A_TASK] for k in range(0, parts, _PARTS_OF_A_TASK)]
+            work += [(run.storage, group, store.root, folder(values)) for group in groups]
         results(cluster, remember_parts, work, "parts for the cache")
         # Written last, so that no texts stay without their key if the cache is pruned at the same time.
         used = {"name": model.label, "last_used": datetime.datetime.now(datetime.UTC).date().isoformat()}
@@ -193,7 +193,7 @@ def remember(scope: Scope, cache: Cache, parts: int) -> str | None:
             store.write_json(f"{folder(values)}/{KEY}", values | used)
     except Exception as error:  # Every storage has its own exceptions.
         return f"the cache could not be added to: {reason(error, cache.root)}"
-    run.storage.write_json(done, {"shards": parts})
+    run.storage.write_json(marker, {"shards": parts})
     return None
 
 

@@ -16,7 +16,7 @@ from tempscale.collapse.aggregates import BINS, CosineCells, percentile
 PERCENTILES = (50, 90, 95, 99, 99.9)
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LEAST_PAIRS_ABOVE = 10
-"""A percentile is told where at least so many pairs are above it."""
+"""A percentile is given where at least so many pairs are above it."""
 
 
 def rows(cells: CosineCells, edges: Sequence[int]) -> list[dict[str, Any]]:
@@ -44,19 +44,19 @@ def card(table: pl.DataFrame) -> list[dict[str, Any]]:
     """
     if table.is_empty():
         return []
-    found = [{"interval_a": None, "interval_b": None} | _figures(table)]
-    for (a, b), own in table.group_by("interval_a", "interval_b", maintain_order=True):
-        found.append({"interval_a": a, "interval_b": b} | _figures(own))
-    return found
+    entries = [{"interval_a": None, "interval_b": None} | _figures(table)]
+    for (a, b), cell in table.group_by("interval_a", "interval_b", maintain_order=True):
+        entries.append({"interval_a": a, "interval_b": b} | _figures(cell))
+    return entries
 
 
 def _figures(table: pl.DataFrame) -> dict[str, Any]:
     counts = np.zeros(BINS, np.int64)
     np.add.at(counts, np.rint((table["cosine_from"].to_numpy() + 1) * BINS / 2).astype(np.int64), table["pairs"].to_numpy())
     pairs = int(counts.sum())
-    told = {
+    percentiles = {
         f"{p:g}": percentile(counts, p / 100) if pairs * (1 - p / 100) >= _LEAST_PAIRS_ABOVE - 1e-9 else None
         for p in PERCENTILES
     }
-    reach = {f"{t:g}": float(counts[round((t + 1) * BINS / 2) :].sum() / pairs) for t in THRESHOLDS}
-    return {"pairs": pairs, "percentiles": told, "share_that_reaches": reach}
+    shares = {f"{t:g}": float(counts[round((t + 1) * BINS / 2) :].sum() / pairs) for t in THRESHOLDS}
+    return {"pairs": pairs, "percentiles": percentiles, "share_that_reaches": shares}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tempscale.collapse import grid as tiles
+from tempscale.collapse import tiles
 from tempscale.collapse.aggregates import CosineCells, Precision, merge_tree
 from tempscale.collapse.cosine import rounding_error, truncation_error
 from tempscale.collapse.length import CosineSums, Moments, text_means
@@ -38,7 +38,7 @@ _CLOSED_FORM_TOLERANCE = 1e-6
 
 
 class Needed(NamedTuple):
-    """What later steps still need of the work on a grid, also where its results are there."""
+    """What later steps still need of the work on a grid, even if its results exist."""
 
     blocks: bool = False
     near: bool = False
@@ -51,7 +51,7 @@ NOTHING = Needed()
 def cosine(scope: Embedded, temperature: Temperature, needed: Needed = NOTHING) -> None:
     """Write length_collapse, the means by text and closed.json of one model and temperature.
 
-    Where these results are there, missing blocks and neighbours are still written if a later step needs them.
+    Where these results exist, missing blocks and neighbours are still written if a later step needs them.
 
     Raises:
         IncompleteRun: a task failed for good, or the tiles do not add up to their closed form.
@@ -85,14 +85,14 @@ def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: S
     if analysis.cosine == "full":
         triangle = _compare_panels(scope.crew, grid, bounds, needed.near, stage)
         cells = blocks.merged(cluster, grid, triangle, Merging(_cells, CosineCells.merged, "cells"))
-        seen = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
-        check_closed_form(cells, seen, grid.precision, dim)
-        rounding = _rounding(grid, sums, seen, dim)
+        rounded_sums = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
+        check_closed_form(cells, rounded_sums, grid.precision, dim)
+        rounding = _rounding(grid, sums, rounded_sums, dim)
     else:
         stage.advance(layout.pairs)
     # After the tiles, which take longest: a run that is stopped among them has not written the means in vain.
     means = _text_means(cluster, grid, len(bounds), sums, layout)
-    _write_length_collapse(scope, temperature, grid, _Found(cells, sums, means, rounding))
+    _write_length_collapse(scope, temperature, grid, _Results(cells, sums, means, rounding))
 
 
 def rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any] | None:
@@ -114,15 +114,15 @@ def gather(cluster: Cluster, grid: Tiling, names: list[str], bounds: list[tuple[
         labels[layout.by_label()] = np.arange(len(layout), dtype=np.int32)
 
     def with_texts() -> Iterator[Piece]:
-        """The pieces with what is known of their texts, which is taken when the piece is given out."""
+        """The pieces with the labels and places of their texts, collected when the piece is handed out."""
         for piece in cluster.ordered(left):
             group = piece.number
-            own = slice(bounds[group[0]][0], bounds[group[-1]][1])
-            local = [(a - own.start, b - own.start) for a, b in (bounds[k] for k in group)]
-            part, row = layout.parts_and_rows(own)
+            cut = slice(bounds[group[0]][0], bounds[group[-1]][1])
+            local = [(a - cut.start, b - cut.start) for a, b in (bounds[k] for k in group)]
+            part, row = layout.parts_and_rows(cut)
             needed = {k: names[k] for k in np.unique(part).tolist()}
-            label = labels[own] if grid.labelled else np.zeros(len(part), np.int32)
-            yield piece._replace(arguments=(grid, needed, group[0], local, Gathered(part, row, layout.interval[own], label)))
+            label = labels[cut] if grid.labelled else np.zeros(len(part), np.int32)
+            yield piece._replace(arguments=(grid, needed, group[0], local, Gathered(part, row, layout.interval[cut], label)))
 
     for _ in run_tasks(cluster, blocks.write_blocks, with_texts(), ahead=2):
         pass
@@ -130,8 +130,8 @@ def gather(cluster: Cluster, grid: Tiling, names: list[str], bounds: list[tuple[
 
 def _closed_form(cluster: Cluster, grid: Tiling, count: int, precision: Precision) -> CosineSums:
     """The sums of all texts, with embeddings rounded to `precision`."""
-    found: _Sums = blocks.merged(cluster, grid, range(count), Merging(_sums, _Sums.merged, "blocks", (precision,)))
-    return found.sums.spread(found.present, grid.intervals)
+    total: _Sums = blocks.merged(cluster, grid, range(count), Merging(_sums, _Sums.merged, "blocks", (precision,)))
+    return total.sums.spread(total.present, grid.intervals)
 
 
 class _Sums(NamedTuple):
@@ -143,8 +143,8 @@ class _Sums(NamedTuple):
     def merged(self, other: _Sums) -> _Sums:
         """Those of both."""
         present = np.union1d(self.present, other.present)
-        one, more = (own.sums.spread(np.searchsorted(present, own.present), len(present)) for own in (self, other))
-        return _Sums(present, one.merged(more))
+        left, right = (part.sums.spread(np.searchsorted(present, part.present), len(present)) for part in (self, other))
+        return _Sums(present, left.merged(right))
 
 
 def _sums(grid: Tiling, numbers: range, precision: Precision) -> _Sums:
@@ -169,17 +169,17 @@ class _Means(NamedTuple):
 
     def merged(self, other: _Means) -> _Means:
         """Those of both, in this order."""
-        moments = tuple(own.merged(more) for own, more in zip(self.moments, other.moments, strict=True))
+        moments = tuple(a.merged(b) for a, b in zip(self.moments, other.moments, strict=True))
         if self.documents is None or other.documents is None:
             return _Means(moments, None)
-        return _Means(moments, tuple(own.merged(more) for own, more in zip(self.documents, other.documents, strict=True)))
+        return _Means(moments, tuple(a.merged(b) for a, b in zip(self.documents, other.documents, strict=True)))
 
 
 def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums, layout: Layout) -> _Means:
     """Write each text's mean cosine with its interval and with all other texts, a part for each block."""
     shared = share(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
-    how = (shared, layout.edges, layout.documents is not None)
-    means: _Means = blocks.merged(cluster, grid, range(count), Merging(_means, _Means.merged, "blocks", how))
+    arguments = (shared, layout.edges, layout.documents is not None)
+    means: _Means = blocks.merged(cluster, grid, range(count), Merging(_means, _Means.merged, "blocks", arguments))
     return means
 
 
@@ -194,14 +194,14 @@ def block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, .
     means = text_means(block.embeddings, block.interval, sums)
     everything = CosineSums(sums.texts.sum(keepdims=True), sums.vectors.sum(0, keepdims=True), sums.squares, sums.norms[:1])
     overall = text_means(block.embeddings, np.zeros(len(block), dtype=np.int64), everything)[:, 0]
-    ids, named = grid.storage.read_table(grid.block(number), ["text_id", "document"]).columns
-    own = filled_documents(named, ids) if documents else pa.nulls(len(ids), pa.int64())
-    columns: dict[str, Any] = {"text_id": ids, "document": own}
+    ids, digests = grid.storage.read_table(grid.block(number), ["text_id", "document"]).columns
+    document = filled_documents(digests, ids) if documents else pa.nulls(len(ids), pa.int64())
+    columns: dict[str, Any] = {"text_id": ids, "document": document}
     inside = means[np.arange(len(block)), block.interval]
     columns |= {"group": np.array(edges)[block.interval], "inside": inside, "overall": overall}
     grid.storage.write_table(means_of_block(grid.place, number), parts.TEXT_MEANS.build(columns))
     within = [block.interval == a for a in range(intervals)]
-    sums_of = tuple(DocumentSums.of(means[here], own[here]) for here in within) if documents else None
+    sums_of = tuple(DocumentSums.of(means[here], document[here]) for here in within) if documents else None
     return _Means(tuple(Moments.of(means[here]) for here in within), sums_of)
 
 
@@ -210,7 +210,7 @@ def _compare_panels(
 ) -> list[tuple[int, int]]:  # fmt: skip
     """Compare the panels that have not been compared, and return all pairs of panels."""
     triangle = tiles.upper_triangle(grid.panels)
-    bounds = [(bounds[own[0]][0], bounds[own[-1]][1]) for own in map(grid.panel, range(grid.panels))]
+    bounds = [(bounds[panel[0]][0], bounds[panel[-1]][1]) for panel in map(grid.panel, range(grid.panels))]
     every = [
         Piece((i, j), (grid, i, j), f"tile {i}, {j}", tuple(grid.written(i, j, near)), _pairs(bounds, i, j))
         for i, j in triangle
@@ -248,12 +248,12 @@ def check_closed_form(cells: CosineCells, sums: CosineSums, precision: Precision
             raise IncompleteRun("the tile sums of cosine differ from their closed form; start over with --fresh")
 
 
-def _rounding(grid: Tiling, sums: CosineSums, seen: CosineSums, dim: int) -> dict[str, Any] | None:
+def _rounding(grid: Tiling, sums: CosineSums, rounded_sums: CosineSums, dim: int) -> dict[str, Any] | None:
     """The largest error that rounding can cause in a cosine, and the largest that it caused in a cell's mean."""
     if grid.precision == "float32":
         return None
     pairs = np.maximum(sums.pairs(), 1)
-    means = np.abs(seen.sums()[0] - sums.sums()[0]) / pairs
+    means = np.abs(rounded_sums.sums()[0] - sums.sums()[0]) / pairs
     return {
         "precision": grid.precision,
         "largest_cosine_error": rounding_error(grid.precision) + truncation_error(grid.precision, dim),
@@ -261,8 +261,8 @@ def _rounding(grid: Tiling, sums: CosineSums, seen: CosineSums, dim: int) -> dic
     }
 
 
-class _Found(NamedTuple):
-    """What the steps of this file have found."""
+class _Results(NamedTuple):
+    """The results of the steps of this file."""
 
     cells: CosineCells | None
     """Of the tiles; None where the closed form alone was computed."""
@@ -271,10 +271,10 @@ class _Found(NamedTuple):
     rounding: dict[str, Any] | None
 
 
-def _write_length_collapse(scope: Embedded, temperature: Temperature, grid: Tiling, found: _Found) -> None:
+def _write_length_collapse(scope: Embedded, temperature: Temperature, grid: Tiling, results: _Results) -> None:
     """Write the results of the tiles, or of the closed form alone; closed.json last."""
     run, layout, key = scope.run, scope.texts, scope.run.key(scope.model, temperature)
-    cells, sums, means, rounding = found
+    cells, sums, means, rounding = results
     place, intervals = grid.place, len(layout.edges)
     counts, pairs = layout.texts_by_interval(), sums.pairs()
     # Where the products used rounded embeddings, the closed form is more exact than the tiles.

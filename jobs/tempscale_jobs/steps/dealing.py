@@ -33,26 +33,26 @@ def deal(layout: Layout, analysis: Analysis, groups: int) -> list[Dealt]:
     again.
     """
     dealt = _dealt(layout, analysis, groups)
-    ids = layout.ids[np.concatenate([*(own for own, _ in dealt), np.zeros(0, np.int64)])].tolist()
-    starts = np.cumsum([0, *(len(own) for own, _ in dealt)]).tolist()
-    return [Dealt(ids[start : start + len(own)], drawn) for start, (own, drawn) in zip(starts, dealt, strict=False)]
+    ids = layout.ids[np.concatenate([*(places for places, _ in dealt), np.zeros(0, np.int64)])].tolist()
+    starts = np.cumsum([0, *(len(places) for places, _ in dealt)]).tolist()
+    return [Dealt(ids[start : start + len(places)], drawn) for start, (places, drawn) in zip(starts, dealt, strict=False)]
 
 
 def _dealt(layout: Layout, analysis: Analysis, groups: int) -> list[tuple[np.ndarray, int]]:
     """The places of the texts of each group, and what it is drawn from."""
     sizes, set_of = texts_of_a_group(layout.texts_by_interval(), SOCM_GROUPS), document_sets(layout, analysis)
     count = 1 if set_of is None else int(set_of.max()) + 1
-    found = [list[np.ndarray]() for _ in range(groups)]
+    chunks = [list[np.ndarray]() for _ in range(groups)]
     for a in np.flatnonzero(sizes).tolist():
-        here, size = np.flatnonzero(layout.interval == a), int(sizes[a])
+        in_interval, size = np.flatnonzero(layout.interval == a), int(sizes[a])
         for number in range(count):
-            own = here if set_of is None else here[set_of[here] == number]
-            places = range(number, groups, count)
-            chosen = layout.sample(len(places) * size, own)
-            for turn, place in enumerate(places):
-                found[place].append(chosen[turn * size : (turn + 1) * size])
-    joined = [np.concatenate([np.zeros(0, np.int64), *group]) for group in found]
-    return [(own, k if set_of is None else k % count) for k, own in enumerate(joined) if len(own) > 1]
+            candidates = in_interval if set_of is None else in_interval[set_of[in_interval] == number]
+            targets = range(number, groups, count)
+            chosen = layout.sample(len(targets) * size, candidates)
+            for turn, group in enumerate(targets):
+                chunks[group].append(chosen[turn * size : (turn + 1) * size])
+    joined = [np.concatenate([np.zeros(0, np.int64), *parts]) for parts in chunks]
+    return [(places, k if set_of is None else k % count) for k, places in enumerate(joined) if len(places) > 1]
 
 
 def document_sets(layout: Layout, analysis: Analysis) -> np.ndarray | None:
@@ -70,8 +70,8 @@ def document_sets(layout: Layout, analysis: Analysis) -> np.ndarray | None:
     order = sorted(range(len(names)), key=lambda k: (keyed_hash(str(names[k]), layout.seed), names[k]))
     set_of = np.empty(len(names), dtype=np.int64)
     set_of[order] = np.arange(len(names)) % count
-    found: np.ndarray = set_of[place]
-    return found if tell_an_error(found) else None
+    set_of_text: np.ndarray = set_of[place]
+    return set_of_text if tell_an_error(set_of_text) else None
 
 
 def pairs_of(dealt: list[Dealt]) -> int:

@@ -65,7 +65,7 @@ def embed(scope: Scope, step: str, role: str = actor.ROLE) -> int:
     return rejected
 
 
-def _look_up(scope: Scope, cache: Cache) -> lookup.Plan:
+def _look_up(scope: Scope, cache: Cache) -> lookup.LookedUp:
     with scope.journal.stage(scope.named("cache")) as stage:
         plan = lookup.look_up(scope, cache)
         stage.note = plan.in_words(scope.index.analysed)
@@ -83,7 +83,7 @@ def _check_rejected(scope: Scope, rejected: int) -> None:
         check_rejected(scope.source, (lost, index.read), reasons, run.storage.root)
 
 
-def embed_shards(scope: Scope, plan: lookup.Plan, role: str, stage: Stage) -> int:
+def embed_shards(scope: Scope, plan: lookup.LookedUp, role: str, stage: Stage) -> int:
     """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected."""
     run, model, shards = scope.run, scope.model, plan.shards
     forget(run.storage, run.place(MARKS, model))
@@ -95,11 +95,11 @@ def embed_shards(scope: Scope, plan: lookup.Plan, role: str, stage: Stage) -> in
         for number, shard in enumerate(shards)
     ]  # fmt: skip
     left = missing(run.storage, every)
-    (texts, work), (still, costing) = sums(every), sums(left)
-    stage.advance(plan.found + texts - still, work - costing)
-    how = Tokenising(model.name, model.max_length, scope.encoding.long, model.prompt(role), model.settings)
+    (texts, work), (texts_left, work_left) = sums(every), sums(left)
+    stage.advance(plan.found + texts - texts_left, work - work_left)
+    tokenising = Tokenising(model.name, model.max_length, scope.encoding.long, model.prompt(role), model.settings)
     process = partial(embed_shard, storage=run.storage, role=role)
-    for piece in scope.crew.stream(process, left, tokenise, {"storage": run.storage, "how": how}):
+    for piece in scope.crew.stream(process, left, tokenise, {"storage": run.storage, "how": tokenising}):
         stage.advance(piece.size, piece.cost)
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
@@ -136,26 +136,26 @@ def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
 def embed_shard(
     worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE
 ) -> Callable[[], None]:
-    """Embed one shard; return what writes its parts, one a temperature, and its rejected texts into a run's folder."""
-    own = worker.below(storage)
-    own.note_processor()
+    """Embed one shard; return what writes its parts, one for each temperature, and its rejected texts into a run folder."""
+    run_worker = worker.below(storage)
+    run_worker.note_processor()
     worker.note_budget()
     tokens = _tokens(work)
-    marks = Marks(storage, f"{place(MARKS, own.model)}/shard-{number:08d}.json")
-    batches = marks.begin(own.encoder.batches(tokens))
+    marks = Marks(storage, f"{place(MARKS, run_worker.model)}/shard-{number:08d}.json")
+    batches = marks.begin(run_worker.encoder.batches(tokens))
     before = marks.before if marks.fine else None
-    encoded, padded = [], own.encoder.padded(tokens)  # Uploaded once, for all temperatures.
-    with own.noting(f"shard {number}", marks.halved):
-        for temperature in own.temperatures:
-            own.encoder.set_temperature(temperature)
-            encoded.append(own.encode(tokens, role=role, batches=batches, before=before, padded=padded))
+    encoded, padded = [], run_worker.encoder.padded(tokens)  # Uploaded once, for all temperatures.
+    with run_worker.noting(f"shard {number}", marks.halved):
+        for temperature in run_worker.temperatures:
+            run_worker.encoder.set_temperature(temperature)
+            encoded.append(run_worker.encode(tokens, role=role, batches=batches, before=before, padded=padded))
             marks.after()
     if worker.overlaps:
         marks.written()
-    return partial(_write, own, _Done(number, work, tokens, encoded, marks))
+    return partial(_write, run_worker, _EmbeddedShard(number, work, tokens, encoded, marks))
 
 
-class _Done(NamedTuple):
+class _EmbeddedShard(NamedTuple):
     """A shard that has been embedded."""
 
     number: int
@@ -166,9 +166,9 @@ class _Done(NamedTuple):
     marks: Marks
 
 
-def _write(own: actor.ModelActor, done: _Done) -> None:
+def _write(worker: actor.ModelActor, shard: _EmbeddedShard) -> None:
     """Write the parts of a shard and its rejected texts."""
-    number, work, tokens, encoded, marks = done
+    number, work, tokens, encoded, marks = shard
     owner = range(work.num_rows) if tokens.text is None else tokens.text
     reasons = {owner[i]: DEADLY for i in marks.deadly}
     for out in encoded:
@@ -180,33 +180,35 @@ def _write(own: actor.ModelActor, done: _Done) -> None:
     for out in encoded:
         for column in (out.embeddings, *(out.moments or ())):
             finite &= np.isfinite(column.numpy().reshape(work.num_rows, -1)).all(1)
-    own.reject(number, _lost(own.model, number, work, finite, reasons))
-    for temperature, out in zip(own.temperatures, encoded, strict=True):
-        own.storage.write_table(own.part("texts", temperature, number), _table(work, out, finite))
+    worker.reject(number, _lost(worker.model, number, work, finite, reasons))
+    for temperature, out in zip(worker.temperatures, encoded, strict=True):
+        worker.storage.write_table(worker.part("texts", temperature, number), _table(work, out, finite))
     marks.done()
 
 
 def without_direction(encoded: list[Encoded]) -> dict[int, str]:
     """The texts of a shard whose tokens cancel under one of the temperatures, with the reason why they are rejected."""
-    found = dict[int, str]()
+    reasons = dict[int, str]()
     for out in encoded:
         if out.moments is not None:
             lost = np.isnan(out.moments.spread.numpy()) & np.isfinite(out.moments.mean_norm.numpy())
-            found |= dict.fromkeys(np.flatnonzero(lost).tolist(), NO_MEAN)
-    return found
+            reasons |= dict.fromkeys(np.flatnonzero(lost).tolist(), NO_MEAN)
+    return reasons
 
 
 def not_unit(embeddings: np.ndarray) -> list[int]:
     """The rows of finite numbers that are no unit vectors."""
     norms = np.linalg.norm(embeddings, axis=1)
-    found: list[int] = np.flatnonzero(np.isfinite(norms) & (np.abs(norms - 1) > _ROUNDED)).tolist()
-    return found
+    rows: list[int] = np.flatnonzero(np.isfinite(norms) & (np.abs(norms - 1) > _ROUNDED)).tolist()
+    return rows
 
 
 def _lists(tokens: Tokens) -> pa.Array:
     """The sequences of each text, as a column."""
-    own = tokens.sequences
-    inner = pa.ListArray.from_arrays(np.cumsum([0, *own.lengths], dtype=np.int32), pa.array(own.flat, pa.int32()))
+    sequences = tokens.sequences
+    inner = pa.ListArray.from_arrays(
+        np.cumsum([0, *sequences.lengths], dtype=np.int32), pa.array(sequences.flat, pa.int32())
+    )
     of_text = np.ones(len(tokens), np.int64) if tokens.text is None else np.bincount(tokens.text, minlength=len(tokens))
     return pa.ListArray.from_arrays(np.cumsum([0, *of_text], dtype=np.int32), inner)
 
@@ -229,24 +231,24 @@ def _lost(
     return [
         {"text_id": text_id, "place": f"shard {number}"}
         | {"reason": f"{model.label}: {reasons.get(k, 'it gives no finite embedding')}"}
-        for k, (text_id, kept) in enumerate(zip(work.column("text_id").to_pylist(), finite, strict=True))
-        if not kept
+        for k, (text_id, usable) in enumerate(zip(work.column("text_id").to_pylist(), finite, strict=True))
+        if not usable
     ]
 
 
 def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
-    kept = np.flatnonzero(finite)
-    embeddings = out.embeddings.numpy()[kept]
+    rows = np.flatnonzero(finite)
+    embeddings = out.embeddings.numpy()[rows]
     moments = out.moments._asdict()
     return texts(embeddings.shape[1]).build(
         {
-            "text_id": work.column("text_id").take(kept),
-            "content_sha": work.column("content_sha").take(kept),
-            "document": work.column("document").take(kept),
-            "source_row": work.column("source_row").take(kept),
-            "tokens": out.tokens.numpy()[kept].astype(np.int32),
-            "truncated": work.column("truncated").take(kept),
+            "text_id": work.column("text_id").take(rows),
+            "content_sha": work.column("content_sha").take(rows),
+            "document": work.column("document").take(rows),
+            "source_row": work.column("source_row").take(rows),
+            "tokens": out.tokens.numpy()[rows].astype(np.int32),
+            "truncated": work.column("truncated").take(rows),
             "embedding": parts.fixed_lists(embeddings),
-            **{name: column.numpy()[kept].astype(np.float32) for name, column in moments.items()},
+            **{name: column.numpy()[rows].astype(np.float32) for name, column in moments.items()},
         }
     )

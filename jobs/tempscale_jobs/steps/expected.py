@@ -21,7 +21,7 @@ OF_GEMM = 0.6
 
 
 def seconds(model: Model, shards: Sequence[Shard], temperatures: int, workers: int) -> float | None:
-    """Seconds on processors like this one; None where the model's configuration does not tell its size."""
+    """Seconds on processors like this one; None where the model's configuration does not give its size."""
     from tempscale.model.checkpoint import resolve
 
     try:

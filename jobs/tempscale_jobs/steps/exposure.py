@@ -15,15 +15,15 @@ import numpy as np
 
 from tempscale.collapse.aggregates import Duplicates, merge_tree
 from tempscale.collapse.exposure import Asked, Slots, Units, exposures, slots
-from tempscale.collapse.grid import upper_triangle
 from tempscale.collapse.neighbours import PowerSums, skewness
+from tempscale.collapse.tiles import upper_triangle
 from tempscale.stats.errors import tell_an_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.steps import blocks, by_length, neighbours
 from tempscale_jobs.steps.blocks import Merging, Tiling
 from tempscale_jobs.steps.layout import Layout, Order, layout
-from tempscale_jobs.steps.neighbours import Asking, Found, Labels
+from tempscale_jobs.steps.neighbours import Asking, FoundNeighbours, Labels
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES
@@ -38,7 +38,7 @@ _WRITTEN = ("neighbours", "corrections", neighbours.CORRECTED, "partials/exposur
 
 
 def is_done(run: Run, model: Model, temperature: Temperature) -> bool:
-    """Whether all files of this step are there."""
+    """Whether all files of this step exist."""
     return is_whole(run.storage, f"{run.place('partials/exposure', model, temperature)}/done.json")
 
 
@@ -161,8 +161,10 @@ def _ask(step: _Step, labels: Labels, queries: Run, rows: _Rows) -> None:
     asking = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
     drawn = np.arange(len(asking)) if step.full else asking.sample(scope.analysis.exposure_sample)
     drawn = drawn[np.argsort(asking.stored[drawn])]  # As in their source.
-    who = Asking(queries, asking, drawn, np.arange(len(drawn)), own=False)
-    asked = neighbours.ask(step.temperature, step.grid, replace(who, taken=step.correction.of(who, step.bounds)), labels)
+    request = Asking(queries, asking, drawn, np.arange(len(drawn)), own=False)
+    asked = neighbours.ask(
+        step.temperature, step.grid, replace(request, taken=step.correction.of(request, step.bounds)), labels
+    )
     documents = None if asking.documents is None else asking.documents[drawn]
     graph = Graph(asked.files, len(drawn), own=False, every=len(drawn) == len(asking), documents=documents)
     rows.exposure.extend(step.rows(graph))
@@ -209,17 +211,17 @@ def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_
             here = range(start, min(start + UNITS_OF_A_TASK, units.total))
             keys = texts.key[here.start : here.stop] if units is levels[0] else None
             work.append((grid, graph, interval, shared, _Range(here, keys)))
-    found = results(cluster, _count_units, work, "counts")
-    of_texts = [own for own, (*_, part) in zip(found, work, strict=True) if part.keys is not None]
-    of_documents = [own for own, (*_, part) in zip(found, work, strict=True) if part.keys is None]
+    counts = results(cluster, _count_units, work, "counts")
+    of_texts = [by_k for by_k, (*_, part) in zip(counts, work, strict=True) if part.keys is not None]
+    of_documents = [by_k for by_k, (*_, part) in zip(counts, work, strict=True) if part.keys is None]
     return [
         _Counted(
             k,
-            reduce(Slots.merged, (own[number].slots for own in of_texts)),
-            reduce(Slots.merged, (own[number].slots for own in of_documents)) if of_documents else None,
-            reduce(PowerSums.merged, (own[number].occurrence for own in of_texts)),
-            np.concatenate([own[number].most for own in of_texts]),
-            np.concatenate([own[number].times for own in of_texts]),
+            reduce(Slots.merged, (by_k[number].slots for by_k in of_texts)),
+            reduce(Slots.merged, (by_k[number].slots for by_k in of_documents)) if of_documents else None,
+            reduce(PowerSums.merged, (by_k[number].occurrence for by_k in of_texts)),
+            np.concatenate([by_k[number].most for by_k in of_texts]),
+            np.concatenate([by_k[number].times for by_k in of_texts]),
         )
         for number, k in enumerate(_numbers(grid))
     ]
@@ -256,45 +258,45 @@ def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units,
             table = grid.storage.read_table(name)
             yield Asked(units.of_asking(table.column("asker").to_numpy(), graph.own), parts.matrix(table, "place")[:, :k])
 
-    found = []
+    counted = []
     for k in _numbers(grid):
         counts, filled = slots(asked(k), interval, grid.intervals, here, count=units.total, unit=units.texts)
         times = filled[: 0 if keys is None else len(keys)]
         most = here.start + largest(times, keys) if keys is not None else np.zeros(0, np.int64)
-        found.append(_OfUnits(counts, PowerSums.of(times), most, times[most - here.start]))
-    return found
+        counted.append(_OfUnits(counts, PowerSums.of(times), most, times[most - here.start]))
+    return counted
 
 
 def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key: dict[str, Any]) -> list[dict[str, Any]]:
     """One row for each interval, for the nearest text alone and for all k."""
     population = texts.population(len(texts)) if graph.own else float("inf")
     share = graph.asked / len(texts) if graph.own else 1.0
-    enough = all(tell_an_error(own) for own in (texts.documents, graph.documents) if own is not None)
+    enough = all(tell_an_error(column) for column in (texts.documents, graph.documents) if column is not None)
     rows = []
-    for own in counted:
-        found = exposures(own.by_text, population, own.by_document, share)
-        hubness = skewness(own.occurrence) if graph.every else None
+    for counts in counted:
+        figures = exposures(counts.by_text, population, counts.by_document, share)
+        hubness = skewness(counts.occurrence) if graph.every else None
         rows += [
             key
-            | {"asked_by": "corpus" if graph.own else "queries", "queries": graph.asked, "k": own.k}
-            | {"interval": texts.edges[b], "texts": int(own.by_text.texts[b])}
-            | {"texts_share": float(found.texts_share[b]), "slots_share": float(found.slots_share[b])}
-            | {"exposure": float(found.exposure[b]), "exposure_se": float(found.corrected[b])}
-            | {"exposure_se_superpopulation": finite(found.error[b]) if enough else None, "k_occurrence_skewness": hubness}
-            for b in np.flatnonzero(own.by_text.texts)
+            | {"asked_by": "corpus" if graph.own else "queries", "queries": graph.asked, "k": counts.k}
+            | {"interval": texts.edges[b], "texts": int(counts.by_text.texts[b])}
+            | {"texts_share": float(figures.texts_share[b]), "slots_share": float(figures.slots_share[b])}
+            | {"exposure": float(figures.exposure[b]), "exposure_se": float(figures.corrected[b])}
+            | {"exposure_se_superpopulation": finite(figures.error[b]) if enough else None, "k_occurrence_skewness": hubness}
+            for b in np.flatnonzero(counts.by_text.texts)
         ]
     return rows
 
 
-def _corrected(step: _Step, graph: Graph, asked: Found) -> list[dict[str, Any]]:
+def _corrected(step: _Step, graph: Graph, asked: FoundNeighbours) -> list[dict[str, Any]]:
     """Rows of exposure_corrected; none where nothing was corrected."""
     if not asked.corrected:
         return []
     rows = []
     for row in step.rows(graph._replace(files=asked.corrected)):
-        own = asked.kept[asked.interval == step.scope.texts.edges.index(row["interval"])]
-        kept = float(own.mean()) if len(own) and row["k"] == step.grid.neighbours else None
-        rows.append(row | {"correction": by_length.RECIPE, "neighbours_kept": kept})
+        shares = asked.kept[asked.interval == step.scope.texts.edges.index(row["interval"])]
+        share_kept = float(shares.mean()) if len(shares) and row["k"] == step.grid.neighbours else None
+        rows.append(row | {"correction": by_length.RECIPE, "neighbours_kept": share_kept})
     return rows
 
 
@@ -303,8 +305,8 @@ def _duplicates(
 ) -> list[dict[str, Any]]:
     """The listed near-duplicates of all panels."""
 
-    def first(one: Duplicates, other: Duplicates) -> Duplicates:
-        return one.merged(other).first(grid.listed)
+    def first(left: Duplicates, right: Duplicates) -> Duplicates:
+        return left.merged(right).first(grid.listed)
 
     pairs = blocks.merged(cluster, grid, upper_triangle(grid.panels), Merging(_listed, first, "near-duplicates"))
     places = order[pairs.labels]
@@ -322,7 +324,7 @@ def _duplicates(
 def _listed(grid: Tiling, tiles: list[tuple[int, int]]) -> Duplicates:
     """The near-duplicates of some super-tiles."""
     lists = (blocks.read_duplicates(grid, i, j) for i, j in tiles)
-    return merge_tree(lists, lambda one, other: one.merged(other).first(grid.listed))
+    return merge_tree(lists, lambda left, right: left.merged(right).first(grid.listed))
 
 
 LISTED, _AT_ONCE = 20, 1 << 20
@@ -331,15 +333,15 @@ LISTED, _AT_ONCE = 20, 1 << 20
 
 def largest(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
     """Where the largest values are, as many as a ranking has, ties by key; NaN is skipped."""
-    found = [np.zeros(0, np.int64)]
+    places = [np.zeros(0, np.int64)]
     for start in range(0, len(values), _AT_ONCE):
-        own = values[start : start + _AT_ONCE]
-        known = np.flatnonzero(~np.isnan(own))
+        chunk = values[start : start + _AT_ONCE]
+        known = np.flatnonzero(~np.isnan(chunk))
         if len(known) > LISTED:  # Sort only these.
-            known = known[own[known] >= np.partition(own[known], -LISTED)[-LISTED]]
-        found.append(start + known)
-    every = np.concatenate(found)
-    return every[np.lexsort((keys[every], -values[every]))][:LISTED]
+            known = known[chunk[known] >= np.partition(chunk[known], -LISTED)[-LISTED]]
+        places.append(start + known)
+    candidates = np.concatenate(places)
+    return candidates[np.lexsort((keys[candidates], -values[candidates]))][:LISTED]
 
 
 def ranked(

@@ -12,7 +12,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.steps import factors as factor_parts
-from tempscale_jobs.steps.socm_tables import Pairs
+from tempscale_jobs.steps.socm_tables import PairValues
 from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import Piece, run_tasks
 
@@ -49,32 +49,32 @@ class FactorFiles:
         """The group of consecutive parts that each part belongs to."""
         texts = np.bincount([part for part, _ in self.part.values()], minlength=len(self.names)).tolist()
         members = factor_parts.groups(texts, self.ranks, _GROUP_TEXTS, _GROUP_ROWS)
-        return np.repeat(np.arange(len(members)), [len(own) for own in members])
+        return np.repeat(np.arange(len(members)), [len(group) for group in members])
 
 
-class Wanted(NamedTuple):
+class PairPlaces(NamedTuple):
     """Pairs of texts: places in a list of ids."""
 
     ids: np.ndarray
     first: np.ndarray
     second: np.ndarray
 
-    def some(self, chosen: np.ndarray) -> Wanted:
+    def some(self, chosen: np.ndarray) -> PairPlaces:
         """Some of the pairs."""
-        return Wanted(self.ids, self.first[chosen], self.second[chosen])
+        return PairPlaces(self.ids, self.first[chosen], self.second[chosen])
 
 
-def exact_pairs(cluster: Cluster, files: FactorFiles, wanted: Wanted, analysis: Analysis) -> Pairs:
+def exact_pairs(cluster: Cluster, files: FactorFiles, wanted: PairPlaces, analysis: Analysis) -> PairValues:
     """d_μ, d_Σ and SOCM of explicit pairs."""
     import torch
 
     from tempscale.second_order.socm import socm_value
 
     d_mu, d_sigma = np.empty(len(wanted.first)), np.empty(len(wanted.first))
-    for places, (own_mu, own_sigma) in _by_group(cluster, files, wanted, "exact", analysis.socm_regularization):
-        d_mu[places], d_sigma[places] = own_mu, own_sigma
+    for places, (mu, sigma) in _by_group(cluster, files, wanted, "exact", analysis.socm_regularization):
+        d_mu[places], d_sigma[places] = mu, sigma
     value = socm_value(torch.from_numpy(d_mu), torch.from_numpy(d_sigma), analysis.socm_alpha, analysis.socm_beta).numpy()
-    return Pairs(wanted.first, wanted.second, d_mu, d_sigma, value)
+    return PairValues(wanted.first, wanted.second, d_mu, d_sigma, value)
 
 
 class Candidates(NamedTuple):
@@ -87,51 +87,51 @@ class Candidates(NamedTuple):
 
 
 def bounded(
-    cluster: Cluster, files: FactorFiles, wanted: Wanted, candidates: dict[str, Candidates], analysis: Analysis
+    cluster: Cluster, files: FactorFiles, wanted: PairPlaces, candidates: dict[str, Candidates], analysis: Analysis
 ) -> dict[str, np.ndarray]:
     """The pairs of each ranking whose bound d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖F_1F_2ᵀ‖_F)/4 still reaches the threshold."""
     from tempscale.second_order.bounds import SLACK
 
     most, d_mu = np.empty(len(wanted.first)), np.empty(len(wanted.first))
-    for places, (own_mu, own_bound) in _by_group(cluster, files, wanted, "bound", 0.0):
-        d_mu[places], most[places] = own_mu, own_bound
+    for places, (mu, bound) in _by_group(cluster, files, wanted, "bound", 0.0):
+        d_mu[places], most[places] = mu, bound
     value = (1 - d_mu) ** analysis.socm_alpha * most**analysis.socm_beta
     scores = {"socm": value, "same_mean": most}
-    return {name: own.pairs & (scores[name] >= own.threshold * (1 - SLACK)) for name, own in candidates.items()}
+    return {name: entry.pairs & (scores[name] >= entry.threshold * (1 - SLACK)) for name, entry in candidates.items()}
 
 
 def _by_group(
-    cluster: Cluster, files: FactorFiles, wanted: Wanted, what: str, epsilon: float
+    cluster: Cluster, files: FactorFiles, pairs: PairPlaces, method: str, epsilon: float
 ) -> Iterator[tuple[np.ndarray, Any]]:
     """Run one task for each two groups of parts that have a pair; yield the pairs' places and results."""
-    ids, first, second = wanted
+    ids, first, second = pairs
     if not len(first):
         return
     located = np.array([files.part[text_id] for text_id in ids.tolist()], dtype=np.int64).reshape(-1, 2)
     group = files.groups()
-    one, other = group[located[first, 0]], group[located[second, 0]]
-    cell = one * (int(group.max()) + 1) + other
+    first_group, second_group = group[located[first, 0]], group[located[second, 0]]
+    cell = first_group * (int(group.max()) + 1) + second_group
     order = np.argsort(cell, kind="stable")
     cells, starts = np.unique(cell[order], return_index=True)
     members = np.split(order, starts[1:])
 
     def pieces() -> Iterator[Piece]:
-        """The pairs of each two groups; their ids are taken when the piece is given out."""
+        """The pairs of each two groups; their ids are taken when the piece is handed out."""
         for k in cluster.ordered(sorted(range(len(cells)), key=lambda k: -len(members[k]))):
             places = members[k]
-            a, b = int(one[places[0]]), int(other[places[0]])
+            a, b = int(first_group[places[0]]), int(second_group[places[0]])
             names = [tuple(files.names[p] for p in np.flatnonzero(group == g)) for g in (a, b)]
-            arguments = (files.root, tuple(names), (ids[first[places]], ids[second[places]]), what, epsilon)
+            arguments = (files.root, tuple(names), (ids[first[places]], ids[second[places]]), method, epsilon)
             yield Piece(k, arguments, f"pairs of factors {k}", cost=float(len(places)))
 
-    for piece, found in run_tasks(cluster, _work, pieces()):
-        yield members[piece.number], found
+    for piece, values in run_tasks(cluster, _work, pieces()):
+        yield members[piece.number], values
 
 
 def _work(
-    root: str, groups: tuple[tuple[str, ...], ...], pairs: tuple[np.ndarray, np.ndarray], what: str, epsilon: float
+    root: str, groups: tuple[tuple[str, ...], ...], pairs: tuple[np.ndarray, np.ndarray], method: str, epsilon: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """d_μ, and d_Σ (`what` is "exact") or its Frobenius bound, of pairs of ids of two groups of parts."""
+    """d_μ, and d_Σ (`method` is "exact") or its Frobenius bound, of pairs of ids of two groups of parts."""
     import torch
 
     from tempscale.second_order.nuclear import pair_frobenius
@@ -140,23 +140,23 @@ def _work(
     torch.set_num_threads(1)
     place, means, factors = dict[str, int](), list[Any](), list[Any]()
     for names in dict.fromkeys(groups):
-        own_ids, own_means, own_factors = factor_parts.read(root, names)
-        place.update({text_id: len(factors) + k for k, text_id in enumerate(own_ids)})
-        means.append(own_means)
-        factors += own_factors
+        group_ids, group_means, group_factors = factor_parts.read(root, names)
+        place.update({text_id: len(factors) + k for k, text_id in enumerate(group_ids)})
+        means.append(group_means)
+        factors += group_factors
     i, j = (np.array([place[text_id] for text_id in side.tolist()]) for side in pairs)
     # Stack only the texts that occur in a pair.
     used, inverse = np.unique(np.concatenate([i, j]), return_inverse=True)
-    own = [factors[k] for k in used]
+    used_factors = [factors[k] for k in used]
     i, j = inverse[: len(i)], inverse[len(i) :]
     mean = torch.cat(means)[torch.from_numpy(used)]
-    if what == "exact":
-        found = socm_pairs(mean, own, i.tolist(), j.tolist(), regularization=epsilon)
-        return found.d_mu.numpy(), found.d_sigma.numpy()
-    trace, unit = traces(own).numpy(), mean.double().numpy()
+    if method == "exact":
+        values = socm_pairs(mean, used_factors, i.tolist(), j.tolist(), regularization=epsilon)
+        return values.d_mu.numpy(), values.d_sigma.numpy()
+    trace, unit = traces(used_factors).numpy(), mean.double().numpy()
     cuts = [slice(start, start + _AT_ONCE) for start in range(0, len(i), _AT_ONCE)]
     d_mu = np.minimum(np.concatenate([_squares(unit[i[cut]] - unit[j[cut]]) for cut in cuts]) / 4, 1.0)
-    return d_mu, np.maximum((trace[i] + trace[j] - 2 * pair_frobenius(own, i, j)) / 4, 0.0)
+    return d_mu, np.maximum((trace[i] + trace[j] - 2 * pair_frobenius(used_factors, i, j)) / 4, 0.0)
 
 
 def _squares(rows: np.ndarray) -> np.ndarray:

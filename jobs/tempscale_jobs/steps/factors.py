@@ -88,12 +88,12 @@ def read(root: str, names: tuple[str, ...]) -> tuple[list[str], Any, list[Any]]:
 
 def groups(texts: Sequence[int], rows: Sequence[int], most_texts: int, most_rows: int) -> list[list[int]]:
     """Group consecutive parts within the two limits; a group has at least one part."""
-    found: list[list[int]] = []
-    own_texts = own_rows = 0
+    members: list[list[int]] = []
+    group_texts = group_rows = 0
     for part, (size, rank) in enumerate(zip(texts, rows, strict=True)):
-        if not found or own_texts + size > most_texts or own_rows + rank > most_rows:
-            found.append([])
-            own_texts = own_rows = 0
-        found[-1].append(part)
-        own_texts, own_rows = own_texts + size, own_rows + rank
-    return found
+        if not members or group_texts + size > most_texts or group_rows + rank > most_rows:
+            members.append([])
+            group_texts = group_rows = 0
+        members[-1].append(part)
+        group_texts, group_rows = group_texts + size, group_rows + rank
+    return members

@@ -15,7 +15,7 @@ from tempscale_jobs.steps.layout import Layout
 from tempscale_jobs.tables.columns import finite
 
 
-class Grouped(NamedTuple):
+class MeasuredGroups(NamedTuple):
     """The measured groups of one model under one temperature."""
 
     ids: np.ndarray
@@ -24,7 +24,7 @@ class Grouped(NamedTuple):
     group: np.ndarray
     """The group of each pair."""
     first: np.ndarray
-    """The place of a pair's one text in `ids`."""
+    """The place of a pair's first text in `ids`."""
     second: np.ndarray
     d_mu: np.ndarray
     d_sigma: np.ndarray
@@ -56,16 +56,16 @@ class Cells:
     """Whether errors hold for another corpus, too."""
 
     @classmethod
-    def of(cls, found: Grouped, layout: Layout, dealt: list[Dealt], set_of: np.ndarray | None) -> Cells:
+    def of(cls, found: MeasuredGroups, layout: Layout, dealt: list[Dealt], set_of: np.ndarray | None) -> Cells:
         """The cells of the measured pairs; `set_of` is the set of documents of each text of the layout."""
         interval = interval_of(found.tokens, layout.edges)
-        one, other = interval[found.first], interval[found.second]
+        interval_a, interval_b = interval[found.first], interval[found.second]
         size = len(layout.edges)
         upper = np.triu_indices(size)
         names = list(zip(*(side.tolist() for side in upper), strict=True))
         place = np.zeros((size, size), dtype=np.int64)
         place[upper] = np.arange(len(names))
-        column = place[np.minimum(one, other), np.maximum(one, other)]
+        column = place[np.minimum(interval_a, interval_b), np.maximum(interval_a, interval_b)]
         drawn = np.array([group.drawn for group in dealt])[found.group]
         if set_of is None:
             shape = (1 + max(group.drawn for group in dealt), len(names))
@@ -84,8 +84,8 @@ class Cells:
 
     def sums(self, values: np.ndarray) -> GroupSums:
         """The sums of a value of each pair over what the groups are from, by column."""
-        found = GroupSums.of(values, self.drawn, self.column, self.shape)
-        return found if self.pairs is None else found.standing_for(self.pairs)
+        sums = GroupSums.of(values, self.drawn, self.column, self.shape)
+        return sums if self.pairs is None else sums.standing_for(self.pairs)
 
     def columns(self, cell: int) -> list[int]:
         """The columns of a cell."""
@@ -107,17 +107,19 @@ class Cells:
 
 def with_all(cells: Cells, sums: GroupSums, texts: np.ndarray) -> list[float | None]:
     """The mean of a text of each interval with all texts of the corpus; None where no pair of it was measured."""
-    means, found = [cells.estimate(sums, k)[0] for k in range(len(cells.names))], list[float | None]()
+    means, values = [cells.estimate(sums, k)[0] for k in range(len(cells.names))], list[float | None]()
     for a in range(len(texts)):
-        own = {(i + j - a): means[k] for k, (i, j) in enumerate(cells.names) if a in (i, j) and np.isfinite(means[k])}
-        weights = {b: float(texts[b]) for b in own}
+        by_interval = {
+            (i + j - a): means[k] for k, (i, j) in enumerate(cells.names) if a in (i, j) and np.isfinite(means[k])
+        }
+        weights = {b: float(texts[b]) for b in by_interval}
         total = sum(weights.values())
-        found.append(sum(weights[b] * own[b] for b in own) / total if total else None)
-    return found
+        values.append(sum(weights[b] * by_interval[b] for b in by_interval) / total if total else None)
+    return values
 
 
 def rows(
-    found: Grouped, cells: Cells, edges: tuple[int, ...], figures: dict[str, GroupSums], exact: bool
+    found: MeasuredGroups, cells: Cells, edges: tuple[int, ...], figures: dict[str, GroupSums], exact: bool
 ) -> list[dict[str, Any]]:
     """One row for each cell that has pairs; `exact` says how d_Σ was computed."""
     rows = []
@@ -129,8 +131,8 @@ def rows(
         row: dict[str, Any] = {"interval_a": edges[a], "interval_b": edges[b], "pairs": int(here.sum())}
         row |= {"groups": len(np.unique(found.group[here])), "exact": exact, "d_sigma_error": 0.0}
         row |= {f"{d}_mean": float(np.average(getattr(found, d)[here], weights=weights)) for d in ("d_mu", "d_sigma")}
-        for name, own in figures.items():
-            value, error = cells.estimate(own, k)
+        for name, sums in figures.items():
+            value, error = cells.estimate(sums, k)
             short, known = name.removesuffix("_mean"), finite(error)
             row |= {name: value, f"{short}_se": known, f"{short}_se_superpopulation": known if cells.elsewhere else None}
         for share in (50, 95):

@@ -23,7 +23,7 @@ from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.steps import dealing, group_tables, pieces, socm_tables
 from tempscale_jobs.steps.dealing import Dealt
-from tempscale_jobs.steps.group_tables import Cells, Grouped
+from tempscale_jobs.steps.group_tables import Cells, MeasuredGroups
 from tempscale_jobs.steps.pair_values import Factors, every_pair
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
@@ -42,7 +42,7 @@ _ROUNDS = 3
 
 
 def measure(scope: Embedded) -> list[Dealt]:
-    """Measure the pairs of groups of texts, as many as are configured or as the wanted error takes; write their tables."""
+    """Measure the pairs of as many groups of texts as are configured, or as the error needs; write their tables."""
     analysis = scope.analysis
     planned = dealing.pairs_of(dealing.deal(scope.texts, analysis, analysis.socm_groups))
     whole, pace = (planned, Pace(1.0)) if analysis.socm_se is None else (None, Pace(None))
@@ -61,28 +61,28 @@ def method(analysis: Analysis) -> str:
 def _measure(scope: Embedded, stage: Stage) -> list[Dealt]:
     """Write the missing groups; return all."""
     run, analysis = scope.run, scope.analysis
-    wanted, dealt = analysis.socm_groups, list[Dealt]()
+    groups, dealt = analysis.socm_groups, list[Dealt]()
     for _ in range(_ROUNDS):
-        measured, dealt = len(dealt), dealing.deal(scope.texts, analysis, wanted)
+        measured, dealt = len(dealt), dealing.deal(scope.texts, analysis, groups)
         if len(dealt) == measured:  # The corpus has no texts for further groups.
             break
         _write(scope, dealt, measured, stage)
         if analysis.socm_se is None:
             break
         errors = [_error(scope, t, dealt) for t in run.temperatures]
-        more = math.ceil(wanted * max(1.0, *(error / analysis.socm_se for error in errors)) ** 2)
+        more = math.ceil(groups * max(1.0, *(error / analysis.socm_se for error in errors)) ** 2)
         more = min(more, _MOST_GROUPS)
-        if not math.isfinite(max(errors)) or more <= wanted:
+        if not math.isfinite(max(errors)) or more <= groups:
             break
-        wanted = more
+        groups = more
     return dealt
 
 
 def _error(scope: Embedded, temperature: Temperature, dealt: list[Dealt]) -> float:
     """The standard error of the corpus's mean SOCM from the groups measured so far."""
-    found = read(scope, temperature, len(dealt))
-    cells = _cells(scope, found, dealt)
-    return jackknife_error(cells.sums(found.value).replicates(cells.weights))
+    grouped = read(scope, temperature, len(dealt))
+    cells = _cells(scope, grouped, dealt)
+    return jackknife_error(cells.sums(grouped.value).replicates(cells.weights))
 
 
 def _write(scope: Embedded, dealt: list[Dealt], first: int, stage: Stage) -> None:
@@ -111,8 +111,8 @@ def write_group(worker: actor.ModelActor, number: int, work: pa.Table, epsilon: 
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"group {number} under τ {temperature.slug}"):
-            how: dict[str, Any] = {"moments": False, "factors": True, "role": actor.ROLE, "padded": padded}
-            encoded.append(worker.encoder.encode_tokens(tokens, **how))
+            options: dict[str, Any] = {"moments": False, "factors": True, "role": actor.ROLE, "padded": padded}
+            encoded.append(worker.encoder.encode_tokens(tokens, **options))
     return partial(_write_group, worker, number, work, epsilon, encoded)
 
 
@@ -128,16 +128,16 @@ def _write_group(worker: actor.ModelActor, number: int, work: pa.Table, epsilon:
         assert out.factors is not None
         factors = [factor for _, factor in out.factors]
         texts = Factors(torch.stack([mean for mean, _ in out.factors]), factors)
-        found = every_pair(texts.on(device), None, epsilon)
+        pairs = every_pair(texts.on(device), None, epsilon)
         values = {
             "text_id": [work.column("text_id").to_pylist()], "tokens": [out.tokens.tolist()],
-            "trace": [traces(factors).tolist()], "d_mu": [found.d_mu.tolist()],
-            "d_sigma": [found.d_sigma.tolist()],
+            "trace": [traces(factors).tolist()], "d_mu": [pairs.d_mu.tolist()],
+            "d_sigma": [pairs.d_sigma.tolist()],
         }  # fmt: skip
         worker.storage.write_table(worker.part(GROUPS, temperature, number), parts.SOCM_GROUP.build(values))
 
 
-def read(scope: Embedded, temperature: Temperature, groups: int) -> Grouped:
+def read(scope: Embedded, temperature: Temperature, groups: int) -> MeasuredGroups:
     """The first groups that were measured."""
     import torch
 
@@ -153,42 +153,44 @@ def read(scope: Embedded, temperature: Temperature, groups: int) -> Grouped:
     if not np.isfinite(value).all():
         raise IncompleteRun("the d_Σ of a pair is no number; start over with --fresh")
     ids = np.array([i for row in rows for i in row["text_id"]], dtype=object)
-    group = np.repeat(np.arange(groups), [len(own) for own, _ in upper])
-    first, second = (np.concatenate([start + own[k] for start, own in zip(starts, upper, strict=False)]) for k in (0, 1))
+    group = np.repeat(np.arange(groups), [len(indices) for indices, _ in upper])
+    first, second = (
+        np.concatenate([start + indices[k] for start, indices in zip(starts, upper, strict=False)]) for k in (0, 1)
+    )
     tokens, trace = joined["tokens"].astype(np.int64), joined["trace"]
-    return Grouped(ids, tokens, trace, group, first, second, joined["d_mu"], joined["d_sigma"], value)
+    return MeasuredGroups(ids, tokens, trace, group, first, second, joined["d_mu"], joined["d_sigma"], value)
 
 
-def _cells(scope: Embedded, found: Grouped, dealt: list[Dealt]) -> Cells:
-    return Cells.of(found, scope.texts, dealt, dealing.document_sets(scope.texts, scope.analysis))
+def _cells(scope: Embedded, grouped: MeasuredGroups, dealt: list[Dealt]) -> Cells:
+    return Cells.of(grouped, scope.texts, dealt, dealing.document_sets(scope.texts, scope.analysis))
 
 
 def _tabulate(scope: Embedded, temperature: Temperature, dealt: list[Dealt]) -> int:
     """Write the cells, the scatter, the estimates without each group and done.json; return the number of pairs."""
     run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
     storage, place, key = run.storage, run.place("partials/socm", model, temperature), run.key(model, temperature)
-    found = read(scope, temperature, len(dealt))
+    grouped = read(scope, temperature, len(dealt))
     if is_whole(storage, f"{place}/done.json"):
-        return len(found.value)
-    cells = _cells(scope, found, dealt)
-    sums, over = cells.sums(found.value), cells.sums((found.value > 1).astype(np.float64))
+        return len(grouped.value)
+    cells = _cells(scope, grouped, dealt)
+    sums, over = cells.sums(grouped.value), cells.sums((grouped.value > 1).astype(np.float64))
     figures = {"socm_mean": sums, "socm_over_1_share": over}
-    rows = group_tables.rows(found, cells, layout.edges, figures, exact=not analysis.socm_regularization)
+    rows = group_tables.rows(grouped, cells, layout.edges, figures, exact=not analysis.socm_regularization)
     storage.write_table(f"{place}/socm.parquet", SOCM.build_rows([key | row for row in rows]))
-    scatter = socm_tables.scatter(found.d_mu, found.d_sigma, layout.seed)
+    scatter = socm_tables.scatter(grouped.d_mu, grouped.d_sigma, layout.seed)
     storage.write_table(f"{place}/socm_scatter.parquet", SOCM_SCATTER.build_rows([key | row for row in scatter]))
-    replicates = {name: own.replicates(cells.weights) for name, own in figures.items()}
+    replicates = {name: figure.replicates(cells.weights) for name, figure in figures.items()}
     storage.write_table(f"{place}/{REPLICATES}", pa.table(replicates))
     members = "\n".join(f"{group.drawn} {i}" for group in dealt for i in group.ids)
     summary = {
-        "way": "groups", "texts": len(found.ids), "pairs": len(found.value), "groups": len(dealt),
+        "way": "groups", "texts": len(grouped.ids), "pairs": len(grouped.value), "groups": len(dealt),
         "by_document": cells.pairs is not None, "freedom": cells.freedom,
         "drawn": hashlib.sha256(members.encode("utf-8", "surrogatepass")).hexdigest(),
     }  # fmt: skip
-    summary |= {name: own.weighted(cells.weights) for name, own in figures.items()}
-    means = {name: group_tables.with_all(cells, own, layout.texts_by_interval()) for name, own in figures.items()}
+    summary |= {name: figure.weighted(cells.weights) for name, figure in figures.items()}
+    means = {name: group_tables.with_all(cells, figure, layout.texts_by_interval()) for name, figure in figures.items()}
     shares = covariance_of_shares(layout.interval, len(layout.edges), layout.documents)
     summary |= {"interval_means": means, "interval_covariance": shares.tolist()}
     summary["files"] = [f"{place}/{name}" for name in ("socm.parquet", "socm_scatter.parquet", REPLICATES)]
     storage.write_json(f"{place}/done.json", summary)
-    return len(found.value)
+    return len(grouped.value)

@@ -13,7 +13,7 @@ import numpy as np
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.steps import factors, groups, socm, socm_tables
-from tempscale_jobs.steps.group_tables import Grouped
+from tempscale_jobs.steps.group_tables import MeasuredGroups
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.steps.socm_tables import Sample
 from tempscale_jobs.tables.audit import SOCM_PAIRS
@@ -30,11 +30,11 @@ def collect(scope: Embedded, dealt: int) -> None:
         return
     with scope.journal.stage(scope.named("texts of largest tr Σ")) as stage:
         ranked = scope.analysis.socm_ranked
-        wanted = {i for t in scope.run.temperatures for i in chosen(groups.read(scope, t, dealt), ranked).tolist()}
-        stage.note = f"factors of {factors.collect(scope, wanted, _FACTORS, stage):,} texts"
+        ids = {i for t in scope.run.temperatures for i in chosen(groups.read(scope, t, dealt), ranked).tolist()}
+        stage.note = f"factors of {factors.collect(scope, ids, _FACTORS, stage):,} texts"
 
 
-def chosen(found: Grouped, texts: int) -> np.ndarray:
+def chosen(found: MeasuredGroups, texts: int) -> np.ndarray:
     """The ids of the texts of largest tr Σ; ties by id."""
     return found.ids[np.lexsort((found.ids.astype(str), -found.trace))[:texts]]
 
@@ -47,12 +47,12 @@ def rank(scope: Embedded, temperature: Temperature, dealt: int) -> None:
     """Write socm_pairs of one temperature, from the texts of so many groups."""
     run, model, name = scope.run, scope.model, _file(scope, temperature)
     texts = sum(map(run.storage.rows, run.storage.list(run.place(_FACTORS, model, temperature))))
-    under = scope.named("worst pairs", temperature)
-    with scope.journal.stage(under, texts * (texts - 1) // 2, "pairs", Pace(1.0)) as stage:
+    step = scope.named("worst pairs", temperature)
+    with scope.journal.stage(step, texts * (texts - 1) // 2, "pairs", Pace(1.0)) as stage:
         ids = chosen(groups.read(scope, temperature, dealt), scope.analysis.socm_ranked)
         if not run.storage.exists(name):
-            every = socm.all_pairs(scope, temperature, socm.Folders(_FACTORS, _TILES, _TILE_TEXTS), stage)
-            sample = _of(every, np.flatnonzero(np.isin(every.ids, ids)))
+            measured = socm.all_pairs(scope, temperature, socm.Folders(_FACTORS, _TILES, _TILE_TEXTS), stage)
+            sample = _of(measured, np.flatnonzero(np.isin(measured.ids, ids)))
             places = scope.texts.places(sample.ids.tolist())
             vectors = scope.embeddings(temperature, places)
             rows = socm_tables.ranked(sample, vectors, scope.analysis.worst_pairs, "largest_trace")

@@ -28,7 +28,7 @@ from tempscale_jobs.workers.dispatch import results
 PARTS_OF_A_TASK = 32
 """Parts of texts/ that one task reads."""
 AT_ONCE = 1 << 20
-"""Texts that are compared with the wanted ones at a time."""
+"""How many texts are searched at a time."""
 
 
 class Ids(Protocol):
@@ -73,39 +73,39 @@ class Layout:
     def are_distinct(self) -> bool:
         """Whether no text occurs twice."""
         keys = np.sort(self.key)
-        again = keys[1:][keys[1:] == keys[:-1]]
-        if not len(again):
+        repeated = keys[1:][keys[1:] == keys[:-1]]
+        if not len(repeated):
             return True
-        ids = self.ids[np.flatnonzero(np.isin(self.key, again))].tolist()  # Two ids may have one hash.
+        ids = self.ids[np.flatnonzero(np.isin(self.key, repeated))].tolist()  # Two ids may have one hash.
         return len(set(ids)) == len(ids)
 
     def places(self, ids: Iterable[str]) -> np.ndarray:
         """The place of each of these texts in this order.
 
         Raises:
-            KeyError: a text is not there.
+            KeyError: the layout lacks a text.
         """
-        wanted = list(ids)
-        where = self.where(wanted)
-        return np.array([where[text_id] for text_id in wanted], dtype=np.int64)
+        text_ids = list(ids)
+        where = self.where(text_ids)
+        return np.array([where[text_id] for text_id in text_ids], dtype=np.int64)
 
     def where(self, ids: Iterable[str]) -> dict[str, int]:
-        """The place of each of these texts that is there."""
+        """The place of each of these texts that the layout has."""
         of_key: dict[int, list[str]] = {}
         for text_id in dict.fromkeys(ids):
             of_key.setdefault(keyed_hash(text_id, self.seed), []).append(text_id)
-        wanted = np.sort(np.array(list(of_key), dtype=np.uint64))
-        if not len(wanted):
+        hashes = np.sort(np.array(list(of_key), dtype=np.uint64))
+        if not len(hashes):
             return {}
-        found = []
+        matches = []
         for start in range(0, len(self), AT_ONCE):
-            own = self.key[start : start + AT_ONCE]
-            at = np.minimum(np.searchsorted(wanted, own), len(wanted) - 1)
-            found.append(start + np.flatnonzero(wanted[at] == own))
-        places = np.concatenate([*found, np.zeros(0, np.int64)])
-        if len(places) <= len(of_key) and all(len(own) == 1 for own in of_key.values()):
+            keys = self.key[start : start + AT_ONCE]
+            nearest = np.minimum(np.searchsorted(hashes, keys), len(hashes) - 1)
+            matches.append(start + np.flatnonzero(hashes[nearest] == keys))
+        places = np.concatenate([*matches, np.zeros(0, np.int64)])
+        if len(places) <= len(of_key) and all(len(text_ids) == 1 for text_ids in of_key.values()):
             return {of_key[key][0]: place for key, place in zip(self.key[places].tolist(), places.tolist(), strict=True)}
-        asked = {text_id for own in of_key.values() for text_id in own}  # Ids of one hash are told apart by themselves.
+        asked = {text_id for text_ids in of_key.values() for text_id in text_ids}  # Ids of one hash: compare the ids.
         return {i: place for i, place in zip(self.ids[places].tolist(), places.tolist(), strict=True) if i in asked}
 
     def sample(self, size: int, among: np.ndarray | None = None) -> np.ndarray:
@@ -161,12 +161,12 @@ class _Stored:
 
     def __getitem__(self, places: Any) -> np.ndarray:
         part, row = _parts_and_rows(self.stored[places], self.starts)
-        found = np.empty(len(part), dtype=object)
+        text_ids = np.empty(len(part), dtype=object)
         used = np.unique(part).tolist()
-        for own, (ids,) in zip(used, self.storage.columns([self.names[k] for k in used], ["text_id"]), strict=True):
-            here = np.flatnonzero(part == own)
-            found[here] = np.array(ids.take(pa.array(row[here])).to_pylist(), dtype=object)
-        return found
+        for number, (ids,) in zip(used, self.storage.columns([self.names[k] for k in used], ["text_id"]), strict=True):
+            here = np.flatnonzero(part == number)
+            text_ids[here] = np.array(ids.take(pa.array(row[here])).to_pylist(), dtype=object)
+        return text_ids
 
 
 def _parts_and_rows(stored: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -184,16 +184,16 @@ def column(run: Run, model: Model, temperature: Temperature, layout: Layout, nam
 
 def rows_of(storage: Storage, names: list[str], part: np.ndarray, row: np.ndarray) -> np.ndarray:
     """The embeddings in these rows of these parts, in the order given."""
-    found: np.ndarray | None = None
+    embeddings: np.ndarray | None = None
     used = np.unique(part).tolist()
     places = [np.flatnonzero(part == number) for number in used]
-    taken = storage.taken([names[k] for k in used], ["embedding"], [row[here] for here in places])
-    for here, table in zip(places, taken, strict=True):
+    tables = storage.taken([names[k] for k in used], ["embedding"], [row[here] for here in places])
+    for here, table in zip(places, tables, strict=True):
         matrix = parts.matrix(table, "embedding")
-        found = np.empty((len(part), matrix.shape[1]), dtype=np.float32) if found is None else found
-        found[here] = matrix
-    assert found is not None, "there is at least one text"
-    return found
+        embeddings = np.empty((len(part), matrix.shape[1]), dtype=np.float32) if embeddings is None else embeddings
+        embeddings[here] = matrix
+    assert embeddings is not None, "there is at least one text"
+    return embeddings
 
 
 class Order(NamedTuple):
@@ -206,27 +206,28 @@ class Order(NamedTuple):
     """Usable texts of the corpus, of which these may be a sample."""
 
 
-def layout(run: Run, cluster: Cluster, model: Model, how: Order) -> Layout:
+def layout(run: Run, cluster: Cluster, model: Model, order: Order) -> Layout:
     """Sort the texts in the parts of the first temperature by length; tasks read the parts."""
-    edges, seed, corpus_texts = how
+    edges, seed, corpus_texts = order
     names = run.storage.list(run.place("texts", model, run.temperatures[0]))
     groups = [names[k : k + PARTS_OF_A_TASK] for k in range(0, len(names), PARTS_OF_A_TASK)]
-    found = of_each(cluster, _look, [(run.storage, group, seed) for group in groups])
-    starts = np.concatenate([[0], np.cumsum([count for own in found for count in own[0]])])
-    tokens = np.concatenate([own[1] for own in found])
+    looks = of_each(cluster, _look, [(run.storage, group, seed) for group in groups])
+    starts = np.concatenate([[0], np.cumsum([count for look in looks for count in look.texts])])
+    tokens = np.concatenate([look.tokens for look in looks])
     interval = interval_of(tokens, edges).astype(np.int16)
-    source, holding = None, [own for own in found if len(own[1])]
-    if any(own[4] is not None for own in holding):  # Parts of the cache and others are in the source's order together.
-        source = np.concatenate([own[4] for own in holding])
+    source, nonempty = None, [look for look in looks if len(look.tokens)]
+    if any(look.source is not None for look in nonempty):  # Parts of the cache and others, together in the source's order.
+        source = np.concatenate([look.source for look in nonempty])
         stored = np.lexsort((source, interval)).astype(np.uint32)
     else:
         stored = np.concatenate([np.flatnonzero(interval == a).astype(np.uint32) for a in range(len(edges))])
     documents = None
-    if any(own[3] is not None for own in found):
-        missing = [k for k, own in enumerate(found) if own[3] is None]
-        others = dict(zip(missing, of_each(cluster, _own, [(run.storage, groups[k]) for k in missing]), strict=True))
-        documents = np.concatenate([others.get(k, own[3]) for k, own in enumerate(found)])[stored]
-    key = np.concatenate([own[2] for own in found])[stored]
+    if any(look.documents is not None for look in looks):
+        without = [k for k, look in enumerate(looks) if look.documents is None]
+        arguments = [(run.storage, groups[k]) for k in without]
+        own = dict(zip(without, of_each(cluster, _own_documents, arguments), strict=True))
+        documents = np.concatenate([own.get(k, look.documents) for k, look in enumerate(looks)])[stored]
+    key = np.concatenate([look.key for look in looks])[stored]
     ids = _Stored(run.storage, names, stored, starts)
     return Layout(
         ids, key, tokens[stored], interval[stored], stored, starts, edges, corpus_texts, seed, documents,
@@ -241,22 +242,30 @@ def of_each(cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple
     return [function(*arguments) for arguments in work]
 
 
-def _look(
-    storage: Storage, names: list[str], seed: int
-) -> tuple[list[int], np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:  # fmt: skip
-    """The texts of each of some parts; tokens, keyed hashes, documents and places in the source of these texts."""
+class _Look(NamedTuple):
+    """What the layout takes from some parts of texts/, one entry for each of their texts."""
+
+    texts: list[int]
+    """How many each part has."""
+    tokens: np.ndarray
+    key: np.ndarray
+    documents: np.ndarray | None
+    source: np.ndarray | None
+
+
+def _look(storage: Storage, names: list[str], seed: int) -> _Look:
     tables = [storage.read_table(name, ["text_id", "tokens", "document", "source_row"]) for name in names]
     whole = pa.concat_tables(tables)
     ids = whole.column("text_id").to_pylist()
     key = np.array([keyed_hash(text_id, seed) for text_id in ids], dtype=np.uint64)
     counts = [table.num_rows for table in tables]
     rows = whole.column("source_row")
-    places = None if rows.null_count else rows.to_numpy()  # Of no rows none is null.
-    return counts, whole.column("tokens").to_numpy(), key, documents_of([whole.column("document")], ids), places
+    source = None if rows.null_count else rows.to_numpy()  # Of no rows none is null.
+    return _Look(counts, whole.column("tokens").to_numpy(), key, documents_of([whole.column("document")], ids), source)
 
 
-def _own(storage: Storage, names: list[str]) -> np.ndarray:
-    """The document of each text of some parts, none of which has another than its own."""
+def _own_documents(storage: Storage, names: list[str]) -> np.ndarray:
+    """The document of each text of some parts in which no text has one: its own."""
     ids = (text_id for name in names for text_id in storage.read_table(name, ["text_id"]).column("text_id").to_pylist())
     return np.array([own_document(text_id) for text_id in ids], dtype=np.int64)
 
@@ -273,7 +282,7 @@ def documents_of(columns: Sequence[pa.ChunkedArray], ids: Sequence[str]) -> np.n
 def filled_documents(digests: pa.ChunkedArray, ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """The document of each text, where some may have one; a text without one is its own."""
     missing = digests.is_null().to_numpy()
-    found = np.zeros(len(digests), dtype=np.int64)
-    found[~missing] = digests.drop_null().to_numpy()
-    found[missing] = [own_document(text_id) for text_id in ids.filter(pa.array(missing)).to_pylist()]
-    return found
+    documents = np.zeros(len(digests), dtype=np.int64)
+    documents[~missing] = digests.drop_null().to_numpy()
+    documents[missing] = [own_document(text_id) for text_id in ids.filter(pa.array(missing)).to_pylist()]
+    return documents

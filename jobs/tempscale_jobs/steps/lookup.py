@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from tempscale.model import checkpoint
 from tempscale.model.loading import dimensions
 from tempscale_jobs.corpus.index import Shard
-from tempscale_jobs.corpus.shards import Texts, rewritten, source_row
+from tempscale_jobs.corpus.shards import TextShards, rewritten, source_row
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached, of_unit
 from tempscale_jobs.runs.storage import Storage
@@ -41,7 +41,7 @@ _BY_CONTENT = [("content_sha", "ascending"), ("source_row", "ascending")]
 
 
 @dataclass(frozen=True)
-class Plan:
+class LookedUp:
     """The result of a look-up, kept so that a resumed run embeds the same texts even if the cache has changed."""
 
     shards: tuple[Shard, ...]
@@ -57,12 +57,12 @@ class Plan:
         return f"{self.found:,} of {count(texts, 'text')} known{unused}"
 
 
-def look_up(scope: Scope, cache: Cache | None) -> Plan:
+def look_up(scope: Scope, cache: Cache | None) -> LookedUp:
     """Copy the texts that the cache has under every temperature into texts/; write and return shards of the others."""
     run, model, index, name = scope.run, scope.model, scope.index, planned(scope.run, scope.model)
     if run.storage.exists(name):
         data = run.storage.read_json(name)
-        return Plan(
+        return LookedUp(
             index.shards if data["shards"] is None else tuple(Shard(**shard) for shard in data["shards"]),
             data["found"],
             data.get("ignored", {}),
@@ -71,7 +71,7 @@ def look_up(scope: Scope, cache: Cache | None) -> Plan:
         place = run.place("texts", model, temperature)
         if any("/part-cached-" in part for part in run.storage.list(place)):
             run.storage.remove(place)
-    plan = Plan(index.shards)
+    plan = LookedUp(index.shards)
     if cache is not None:
         plan = look_up_all(scope, cache)
         if plan.found:
@@ -90,8 +90,8 @@ def planned(run: Run, model: Model) -> str:
 def ignored(run: Run, model: Model) -> dict[str, int]:
     """How many files, keys and entries of the cache were not used, by reason."""
     name = planned(run, model)
-    found: dict[str, int] = run.storage.read_json(name).get("ignored", {}) if run.storage.exists(name) else {}
-    return found
+    counts: dict[str, int] = run.storage.read_json(name).get("ignored", {}) if run.storage.exists(name) else {}
+    return counts
 
 
 class Exchange(NamedTuple):
@@ -116,14 +116,14 @@ class Exchange(NamedTuple):
         return f"{self.scratch}/absent-{part:08d}.parquet"
 
 
-def look_up_all(scope: Scope, cache: Cache) -> Plan:
+def look_up_all(scope: Scope, cache: Cache) -> LookedUp:
     """Look all texts of a source up."""
     run, cluster, model, index = scope.run, scope.cluster, scope.model, scope.index
-    contents = Texts(scope.source, scope.encoding, "")
+    contents = TextShards(scope.source, scope.encoding, "")
     store, keys = Storage(cache.root), [key(cache, cluster, model, t) for t in run.temperatures]
     if foreign := sum(is_foreign(store, values) for values in keys):
-        return Plan(index.shards, 0, {"folders are of other settings": foreign})
-    how = Exchange(
+        return LookedUp(index.shards, 0, {"folders are of other settings": foreign})
+    exchange = Exchange(
         run.storage,
         store.root,
         [folder(values) for values in keys],
@@ -131,22 +131,22 @@ def look_up_all(scope: Scope, cache: Cache) -> Plan:
         f"{run.place('partials/cache', model)}/exchanged",
         dimensions(checkpoint.resolve(model.name)),
     )
-    groups = [(first, [shard.name for shard in own]) for first, own in _groups(index.shards)]
-    results(cluster, sort_group, [(how, *group) for group in groups], "shards for the cache")
+    groups = [(first, [shard.name for shard in members]) for first, members in _groups(index.shards)]
+    results(cluster, sort_group, [(exchange, *group) for group in groups], "shards for the cache")
     parts = min(BUCKETS, -(-index.analysed // TEXTS_OF_A_RANGE))
     cuts = pairwise(BUCKETS * k // parts for k in range(parts + 1))
     firsts = [first for first, _ in groups]
-    ranges = [(how, firsts, range(*between), k) for k, between in enumerate(cuts)]
+    ranges = [(exchange, firsts, range(*between), k) for k, between in enumerate(cuts)]
     looked_up = results(cluster, look_up_range, ranges, "look-up")
-    counts, ignored = [number for number, _ in looked_up], sum((own for _, own in looked_up), Counter[str]())
+    counts, ignored = [number for number, _ in looked_up], sum((unused for _, unused in looked_up), Counter[str]())
     shards = index.shards
     if any(counts):
         target = run.place("shards", model)
-        work = [(how, contents, group, counts, target) for group in groups]
+        work = [(exchange, contents, group, counts, target) for group in groups]
         written = results(cluster, write_hits, work, "shards to embed")
-        shards = tuple(Shard(*shard) for own in written for shard in own)
-    run.storage.remove(how.scratch)
-    return Plan(shards, sum(counts), dict(ignored))
+        shards = tuple(Shard(*shard) for group in written for shard in group)
+    run.storage.remove(exchange.scratch)
+    return LookedUp(shards, sum(counts), dict(ignored))
 
 
 def _groups(shards: Sequence[Shard]) -> list[tuple[int, list[Shard]]]:
@@ -183,46 +183,46 @@ def sort_group(how: Exchange, first: int, names: list[str]) -> None:
 def look_up_range(how: Exchange, groups: list[int], buckets: range, number: int) -> tuple[int, Counter[str]]:
     """Write the texts of a range of buckets that every key has, and the places of the others.
 
-    Return how many it has, and what of the cache was not used.
+    Return how many texts all keys have, and what of the cache was not used.
     """
     ends = f"{buckets[0]:02x}", f"{buckets[-1] + 1:02x}" if buckets[-1] + 1 < BUCKETS else None
-    wanted = pa.concat_tables([how.storage.read_range(sorted_name(group), "content_sha", *ends) for group in groups])
-    wanted = wanted.sort_by("source_row")
+    contents = pa.concat_tables([how.storage.read_range(sorted_name(group), "content_sha", *ends) for group in groups])
+    contents = contents.sort_by("source_row")
     store, tables, ignored = Storage(how.cache), list[pa.Table](), Counter[str]()
-    everywhere = set(wanted.column("content_sha").to_pylist())
+    everywhere = set(contents.column("content_sha").to_pylist())
     for place in how.keys:
         held = known(store, place, buckets, everywhere, how.dim)
         ignored += held.ignored
         tables.append(held.texts)
         everywhere &= set(tables[-1].column("content_sha").to_pylist())
-    hit = pc.is_in(wanted.column("content_sha"), pa.array(sorted(everywhere), pa.string()))
-    hits = wanted.filter(hit)
+    hit = pc.is_in(contents.column("content_sha"), pa.array(sorted(everywhere), pa.string()))
+    hits = contents.filter(hit)
     for k, table in enumerate(tables if everywhere else ()):
         rows = table.take(pc.index_in(hits.column("content_sha"), table.column("content_sha").combine_chunks()))
         columns = {column: rows.column(column) for column in rows.column_names}
         columns |= {"truncated": pc.or_(rows.column("truncated"), hits.column("cut"))}
         columns |= {column: hits.column(column) for column in ("text_id", "document", "source_row")}
         how.storage.write_table(how.found(k, number), texts(how.dim).build(columns), rows_of_group=_FOUND_ROWS)
-    absent = wanted.filter(pc.invert(hit)).select(["source_row"])
+    absent = contents.filter(pc.invert(hit)).select(["source_row"])
     how.storage.write_table(how.absent(number), absent, rows_of_group=_SORTED_ROWS)
     return int(hits.num_rows), ignored
 
 
 def write_hits(
-    how: Exchange, contents: Texts, group: tuple[int, list[str]], found: list[int], target: str
+    how: Exchange, contents: TextShards, group: tuple[int, list[str]], found: list[int], target: str
 ) -> list[tuple[str, int, int]]:
     """Write what was found of a group of shards to texts/, and the others as new shards; return what is known of these.
 
     A group is the number of its first shard, and the names of all.
     """
     first, names = group
-    own = "source_row", source_row(first, 0), source_row(first + len(names), 0)
+    span = "source_row", source_row(first, 0), source_row(first + len(names), 0)
     for k, place in enumerate(how.texts):
-        tables = [how.storage.read_range(how.found(k, n), *own) for n, count in enumerate(found) if count]
+        tables = [how.storage.read_range(how.found(k, n), *span) for n, count in enumerate(found) if count]
         table = pa.concat_tables(tables)
         if table.num_rows:
             how.storage.write_table(cached(place, first), table.sort_by("source_row"), rows_of_group=_STORED_ROWS)
-    absent = [how.storage.read_range(how.absent(n), *own).column("source_row") for n in range(len(found))]
+    absent = [how.storage.read_range(how.absent(n), *span).column("source_row") for n in range(len(found))]
     shard, row = np.divmod(np.sort(np.concatenate([column.to_numpy() for column in absent])), source_row(1, 0))
     rows = {name: row[shard == number] for number, name in enumerate(names, first)}
     return rewritten(how.storage, contents, rows, target, first)

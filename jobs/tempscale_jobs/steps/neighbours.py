@@ -76,7 +76,9 @@ class Labels:
 
 
 def _all_names(storage: Storage, files: list[str], stored: np.ndarray) -> Names:
-    ids = pa.chunked_array([own for (column,) in storage.columns(files, ["text_id"]) for own in column.chunks], pa.string())
+    ids = pa.chunked_array(
+        [chunk for (column,) in storage.columns(files, ["text_id"]) for chunk in column.chunks], pa.string()
+    )
     return Names(ids.take(pa.array(stored)).combine_chunks(), None)
 
 
@@ -106,29 +108,31 @@ class _Panel(NamedTuple):
 
 def _merge_panel(grid: Tiling, panel: _Panel, names: Names, order: np.ndarray) -> None:
     """Merge the neighbours of one panel's texts in the order of the grid."""
-    own, start, neighbours = panel
+    number, start, neighbours = panel
     lists = (
-        blocks.read_near(grid, own, other, "rows") if own <= other else blocks.read_near(grid, other, own, "columns")
+        blocks.read_near(grid, number, other, "rows")
+        if number <= other
+        else blocks.read_near(grid, other, number, "columns")
         for other in range(grid.panels)
     )
-    near, done = merge_tree(lists, Nearest.merged), 0
-    for block in grid.panel(own):
+    near, written = merge_tree(lists, Nearest.merged), 0
+    for block in grid.panel(number):
         ids = grid.storage.read_table(grid.block(block), ["text_id"]).column("text_id").combine_chunks()
-        here = slice(done, done + len(ids))
-        one = Nearest(near.cosine[here], near.label[here])
-        grid.storage.write_table(numbered(neighbours, block), _graph(one, ids, names))
-        done += len(ids)
-    _write_found(grid.storage, grid.found("corpus", own), np.arange(start, start + done), near, order)
+        here = slice(written, written + len(ids))
+        block_near = Nearest(near.cosine[here], near.label[here])
+        grid.storage.write_table(numbered(neighbours, block), _graph(block_near, ids, names))
+        written += len(ids)
+    _write_found(grid.storage, grid.found("corpus", number), np.arange(start, start + written), near, order)
 
 
 def _graph(near: Nearest, ids: pa.Array, names: Names) -> pa.Table:
     """The table `neighbours` of some texts."""
-    found = near.label != NOBODY
-    offsets = pa.array(np.concatenate([[0], np.cumsum(found.sum(1))]), pa.int32())
+    present = near.label != NOBODY
+    offsets = pa.array(np.concatenate([[0], np.cumsum(present.sum(1))]), pa.int32())
     columns = {
         "text_id": ids,
-        "neighbours": pa.ListArray.from_arrays(offsets, names.of(near.label[found])),
-        "cosines": pa.ListArray.from_arrays(offsets, pa.array(near.cosine[found])),
+        "neighbours": pa.ListArray.from_arrays(offsets, names.of(near.label[present])),
+        "cosines": pa.ListArray.from_arrays(offsets, pa.array(near.cosine[present])),
     }
     return NEIGHBOURS.build(columns)
 
@@ -162,8 +166,8 @@ CORRECTED = "partials/neighbours_corrected"
 """The folder of the nearest texts by corrected similarity."""
 
 
-class Found(NamedTuple):
-    """What texts that asked have found."""
+class FoundNeighbours(NamedTuple):
+    """The nearest texts of those that asked."""
 
     files: list[str]
     """The parts with the numbers of their nearest texts by cosine;"""
@@ -175,7 +179,7 @@ class Found(NamedTuple):
     """and its interval."""
 
 
-def ask(temperature: Temperature, grid: Tiling, asking: Asking, corpus: Labels) -> Found:
+def ask(temperature: Temperature, grid: Tiling, asking: Asking, corpus: Labels) -> FoundNeighbours:
     """Find the nearest texts of some in all blocks of the corpus, and write them."""
     cluster, model, taken = corpus.scope.cluster, corpus.scope.model, asking.taken
     files = asking.run.storage.list(asking.run.place("texts", model, temperature))
@@ -193,50 +197,52 @@ def ask(temperature: Temperature, grid: Tiling, asking: Asking, corpus: Labels) 
             if group not in asked:
                 rows = asking.layout.parts_and_rows(asking.places[groups[group]])
                 asked[group] = later(_read, asking.run.storage, files, rows, labels[groups[group]], grid.precision)
-            off = None if taken is None else [taken[number] for number in grid.panel(panel)]
-            arguments = (grid, panel, asked[group], grid.neighbours + asking.own, off)
+            subtracted = None if taken is None else [taken[number] for number in grid.panel(panel)]
+            arguments = (grid, panel, asked[group], grid.neighbours + asking.own, subtracted)
             yield Piece((group, panel), arguments, f"asking {group}, {panel}")
 
-    for piece, own in run_tasks(cluster, _nearest, searches()):
+    for piece, rankings in run_tasks(cluster, _nearest, searches()):
         group, _ = piece.number
-        near[group] = tuple(a.merged(b) for a, b in zip(near[group], own, strict=True)) if group in near else own
+        near[group] = tuple(a.merged(b) for a, b in zip(near[group], rankings, strict=True)) if group in near else rankings
         seen[group] += 1
         if seen[group] == grid.panels:
             del asked[group]
     if asking.own:
-        near = {k: tuple(_others(one, labels[groups[k]]) for one in own) for k, own in near.items()}
-    known = np.unique(np.concatenate([labels, *(one.label.ravel() for own in near.values() for one in own)]))
-    names, order, who = corpus.names(known), share(corpus.order), "corpus" if asking.own else "queries"
-    to = [
-        (who, asking.run.place("neighbours", model, temperature)),
-        (f"{who}-corrected", asking.run.place(CORRECTED, model, temperature)),
+        near = {k: tuple(_others(ranking, labels[groups[k]]) for ranking in rankings) for k, rankings in near.items()}
+    known = np.unique(
+        np.concatenate([labels, *(ranking.label.ravel() for rankings in near.values() for ranking in rankings)])
+    )
+    names, order, asker = corpus.names(known), share(corpus.order), "corpus" if asking.own else "queries"
+    targets = [
+        (asker, asking.run.place("neighbours", model, temperature)),
+        (f"{asker}-corrected", asking.run.place(CORRECTED, model, temperature)),
     ]
     lists = [*([0] if asking.plain else []), *([1] if taken is not None else [])]
 
     def answers() -> Iterator[Piece]:
         """Each group and list."""
         for k, list_of in cluster.ordered([(k, list_of) for list_of in lists for k in range(len(groups))]):
-            here, (name, where) = groups[k], to[list_of]
+            here, (name, folder) = groups[k], targets[list_of]
             ids: Any = labels[here] if asking.own else pa.array(asking.layout.ids[asking.places[here]], pa.string())
-            own = _Answer(ids, asking.numbers[here], near[k][list_of])
-            places = (asking.run.storage, numbered(where, k)), (grid.storage, grid.found(name, k))
-            yield Piece((k, list_of), (own, *places, names, order), f"answers {k}, {list_of}")
+            answer = _Answer(ids, asking.numbers[here], near[k][list_of])
+            places = (asking.run.storage, numbered(folder, k)), (grid.storage, grid.found(name, k))
+            yield Piece((k, list_of), (answer, *places, names, order), f"answers {k}, {list_of}")
 
     for _ in run_tasks(cluster, _write_answer, answers()):
         pass
-    names_of = [[grid.found(who, k) for k in range(len(groups))] for who, _ in to]
-    kept = [_kept(*near[k]) for k in range(len(groups))] if taken is not None else [np.zeros(0)]
-    return Found(
-        names_of[0] if asking.plain else [], names_of[1] if taken is not None else [], np.concatenate(kept),
+    names_of = [[grid.found(asker, k) for k in range(len(groups))] for asker, _ in targets]
+    shares = [_shares_kept(*near[k]) for k in range(len(groups))] if taken is not None else [np.zeros(0)]
+    return FoundNeighbours(
+        names_of[0] if asking.plain else [], names_of[1] if taken is not None else [], np.concatenate(shares),
         asking.layout.interval[asking.places],
     )  # fmt: skip
 
 
-def _kept(plain: Nearest, corrected: Nearest) -> np.ndarray:
+def _shares_kept(plain: Nearest, corrected: Nearest) -> np.ndarray:
     """The share of each text's nearest texts that are the same in both lists."""
-    there = plain.label != NOBODY
-    same = (plain.label[:, :, None] == corrected.label[:, None, :]).any(2) & there
-    return np.asarray(same.sum(1) / np.maximum(there.sum(1), 1))
+    present = plain.label != NOBODY
+    same = (plain.label[:, :, None] == corrected.label[:, None, :]).any(2) & present
+    return np.asarray(same.sum(1) / np.maximum(present.sum(1), 1))
 
 
 def _read(
@@ -249,10 +255,10 @@ def _read(
 
 def _nearest(grid: Tiling, panel: int, asking: Block, k: int, taken: list[np.ndarray] | None) -> tuple[Nearest, ...]:
     """The nearest texts of one panel, by cosine and, where something is `taken` off that, by what is left."""
-    read = (blocks.read_block(grid, number, grid.precision) for number in grid.panel(panel))
+    panel_blocks = (blocks.read_block(grid, number, grid.precision) for number in grid.panel(panel))
     if taken is None:
-        return (nearest(asking, read, k),)
-    return nearest_corrected(asking, zip(read, taken, strict=True), k)
+        return (nearest(asking, panel_blocks, k),)
+    return nearest_corrected(asking, zip(panel_blocks, taken, strict=True), k)
 
 
 def _others(near: Nearest, labels: np.ndarray) -> Nearest:
@@ -273,10 +279,10 @@ class _Answer(NamedTuple):
 
 
 def _write_answer(
-    answer: _Answer, graph: tuple[Storage, str], found: tuple[Storage, str], names: Names, order: np.ndarray
+    answer: _Answer, graph: tuple[Storage, str], by_place: tuple[Storage, str], names: Names, order: np.ndarray
 ) -> None:
     """Write the nearest texts of some that asked: as a graph with ids, and by place to be counted."""
     ids = names.of(answer.asked) if isinstance(answer.asked, np.ndarray) else answer.asked
     storage, name = graph
     storage.write_table(name, _graph(answer.near, ids, names))
-    _write_found(*found, answer.numbers, answer.near, order)
+    _write_found(*by_place, answer.numbers, answer.near, order)

@@ -44,9 +44,9 @@ def every_pair(texts: Factors, others: Factors | None, regularization: float) ->
     from tempscale.second_order.socm import socm_square, socm_tile
 
     if others is None:
-        found = socm_square(*texts, regularization=regularization)
+        matrices = socm_square(*texts, regularization=regularization)
         row, column = np.triu_indices(len(texts.factors), 1)
     else:
-        found = socm_tile(*texts, *others, regularization=regularization)
+        matrices = socm_tile(*texts, *others, regularization=regularization)
         row, column = (index.ravel() for index in np.indices((len(texts.factors), len(others.factors))))
-    return Values(row, column, found.d_mu.numpy()[row, column], found.d_sigma.numpy()[row, column])
+    return Values(row, column, matrices.d_mu.numpy()[row, column], matrices.d_sigma.numpy()[row, column])

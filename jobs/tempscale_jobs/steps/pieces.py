@@ -33,5 +33,7 @@ def with_texts(storage: Storage, index: Index, pieces: Iterable[Piece]) -> list[
     """The same pieces for workers, which are given a number and a table of ids and texts; these are read from the index."""
     pieces = list(pieces)
     texts = texts_of(storage, index, ids_of(pieces)) if pieces else {}
-    tables = [pa.table({"text_id": ids, "text": [texts[i] for i in ids]}) for ids in (own.arguments[0] for own in pieces)]
+    tables = [
+        pa.table({"text_id": ids, "text": [texts[i] for i in ids]}) for ids in (piece.arguments[0] for piece in pieces)
+    ]
     return [piece._replace(arguments=(piece.number, table)) for piece, table in zip(pieces, tables, strict=True)]

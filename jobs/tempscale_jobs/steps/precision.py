@@ -24,15 +24,15 @@ def measure(scope: Embedded) -> None:
     if scope.encoding.precision == "float32":
         return
     with scope.journal.stage(scope.named("precision"), min(len(scope.texts), SAMPLE)) as stage:
-        found = _cosine_to_float32(scope, stage)
-        stage.note = f"cosine to float32: {found['cosine_least']:.6f} at least, {found['cosine_mean']:.6f} in the mean"
+        result = _cosine_to_float32(scope, stage)
+        stage.note = f"cosine to float32: {result['cosine_least']:.6f} at least, {result['cosine_mean']:.6f} in the mean"
 
 
 def _cosine_to_float32(scope: Embedded, stage: Stage) -> dict[str, Any]:
     run, model, layout, index = scope.run, scope.model, scope.texts, scope.index
     if run.storage.exists(result_name(model)):
-        found: dict[str, Any] = run.storage.read_json(result_name(model))
-        return found
+        result: dict[str, Any] = run.storage.read_json(result_name(model))
+        return result
     sample = sorted(layout.ids[layout.sample(SAMPLE)].tolist())
     texts = shards.texts_of(run.storage, layout.within(index, sample), set(sample))
     chunks = [[texts[i] for i in sample[k : k + CHUNK]] for k in range(0, len(sample), CHUNK)]
@@ -41,13 +41,13 @@ def _cosine_to_float32(scope: Embedded, stage: Stage) -> dict[str, Any]:
     for piece, cosines in scope.crew.run(cosines_to_float32, work):
         stage.advance(piece.size)
         of_piece[piece.number] = cosines
-    least, total = min(one for one, _ in of_piece.values()), 0.0
+    least, total = min(lowest for lowest, _ in of_piece.values()), 0.0
     for k in range(len(work)):
         total += of_piece[k][1]
-    found = {"precision": scope.encoding.precision, "texts": len(sample), "cosine_least": least}
-    found["cosine_mean"] = total / (len(sample) * len(run.temperatures))
-    run.storage.write_json(result_name(model), found)
-    return found
+    result = {"precision": scope.encoding.precision, "texts": len(sample), "cosine_least": least}
+    result["cosine_mean"] = total / (len(sample) * len(run.temperatures))
+    run.storage.write_json(result_name(model), result)
+    return result
 
 
 def result_name(model: Model) -> str:
@@ -62,18 +62,18 @@ def in_float32(worker: actor.ModelActor) -> Iterator[Encoder]:
 
     from tempscale.model.encoder import Encoder
 
-    own = worker.encoder
-    if next(own.model.parameters()).dtype == torch.float32:
-        kept, own.precision = own.precision, "float32"
+    encoder = worker.encoder
+    if next(encoder.model.parameters()).dtype == torch.float32:
+        previous, encoder.precision = encoder.precision, "float32"
         try:
-            yield own
+            yield encoder
         finally:
-            own.precision = kept
+            encoder.precision = previous
         return
-    device, how = next(own.model.parameters()).device, own.tokenizer
+    device, tokenizer = next(encoder.model.parameters()).device, encoder.tokenizer
     yield Encoder.load(
-        worker.model.name, max_length=how.max_length, token_budget=own.token_budget, device=device, long=how.long,
-        prompt=how.prompt,
+        worker.model.name, max_length=tokenizer.max_length, token_budget=encoder.token_budget, device=device,
+        long=tokenizer.long, prompt=tokenizer.prompt,
     )  # fmt: skip
 
 
@@ -84,10 +84,10 @@ def cosines_to_float32(worker: actor.ModelActor, number: int, texts: list[str]) 
     for temperature in worker.temperatures:
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"precision {number} under τ {temperature.slug}"):
-            found = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded).embeddings
+            embeddings = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded).embeddings
         with in_float32(worker) as encoder:
             encoder.set_temperature(temperature)
             exact = encoder.encode_tokens(tokens, moments=False, role=actor.ROLE, padded=padded).embeddings
-        cosines = (found.double() * exact.double()).sum(1)
+        cosines = (embeddings.double() * exact.double()).sum(1)
         least, total = min(least, float(cosines.min())), total + float(cosines.sum())
     return least, total

@@ -81,8 +81,8 @@ def _write(scope: Embedded, sample: list[str], lengths: list[int], stage: Stage)
 
 def prefixes(layout: Layout, max_length: int) -> list[int]:
     """32, 64, … up to the longest prefix that at least 30 texts reach; empty if that is fewer than two."""
-    found = [n for n in up_to(max_length) if int((layout.tokens >= n).sum()) >= TEXTS_FOR_AN_INTERVAL]
-    return found if len(found) >= 2 else []
+    lengths = [n for n in up_to(max_length) if int((layout.tokens >= n).sum()) >= TEXTS_FOR_AN_INTERVAL]
+    return lengths if len(lengths) >= 2 else []
 
 
 def up_to(max_length: int) -> list[int]:
@@ -96,8 +96,8 @@ def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table, length
 
     texts = work.column("text").to_pylist()
     # All prefixes of all texts in one plan of micro-batches: short ones of many texts run together.
-    each = [worker.encoder.tokenizer(texts, length) for length in lengths]
-    tokens = Tokens([ids for own in each for ids in own.ids], [cut for own in each for cut in own.truncated])
+    batches = [worker.encoder.tokenizer(texts, length) for length in lengths]
+    tokens = Tokens([ids for batch in batches for ids in batch.ids], [cut for batch in batches for cut in batch.truncated])
     ids = pa.concat_arrays([work.column("text_id").combine_chunks()] * len(lengths))
     prefix = pa.array(np.repeat(lengths, len(texts)), pa.int32())
     padded = worker.encoder.padded(tokens)
@@ -126,9 +126,9 @@ def _means(scope: Embedded, temperature: Temperature, texts: int) -> _Means:
     prefix, embeddings = table.column("prefix_tokens").to_numpy(), parts.matrix(table, "embedding")
     order, inside = np.argsort(prefix, kind="stable"), []
     for length in np.unique(prefix):
-        here = embeddings[prefix == length]
-        one = np.zeros(len(here), dtype=np.int64)
-        inside.append(text_means(here, one, CosineSums.of(here, one, 1))[:, 0])
+        vectors = embeddings[prefix == length]
+        interval = np.zeros(len(vectors), dtype=np.int64)
+        inside.append(text_means(vectors, interval, CosineSums.of(vectors, interval, 1))[:, 0])
     ids = np.array(table.column("text_id").to_pylist(), dtype=object)[order]
     return _Means(ids, prefix[order], np.concatenate(inside), layout.documents_of(layout.places(ids.tolist())))
 
@@ -146,13 +146,13 @@ def _tabulate(scope: Embedded, temperature: Temperature, means: _Means, populati
     run, model, rows = scope.run, scope.model, []
     for length in np.unique(means.prefix):
         here = means.prefix == length
-        own = means.inside[here]
-        error = within_error(own.var(ddof=1), len(own)) if len(own) >= VALUES_FOR_AN_ERROR else None
+        values = means.inside[here]
+        error = within_error(values.var(ddof=1), len(values)) if len(values) >= VALUES_FOR_AN_ERROR else None
         rows.append(
             run.key(model, temperature)
-            | {"prefix_tokens": int(length), "texts": len(own), "cosine_mean": float(own.mean())}
-            | {"cosine_se": None if error is None else error * finite_population(len(own), population)}
-            | {"cosine_se_superpopulation": _elsewhere(own, means.documents.filter(pa.array(here)), error)}
+            | {"prefix_tokens": int(length), "texts": len(values), "cosine_mean": float(values.mean())}
+            | {"cosine_se": None if error is None else error * finite_population(len(values), population)}
+            | {"cosine_se_superpopulation": _elsewhere(values, means.documents.filter(pa.array(here)), error)}
         )
     place = run.place("partials/probe", model, temperature)
     correction = finite_population(rows[-1]["texts"], population)

@@ -22,7 +22,7 @@ _ABANDONED_SECONDS = 86_400
 """An unfinished file that has not changed for so long belongs to no live run."""
 
 
-class Held(NamedTuple):
+class CacheKey(NamedTuple):
     """One key of a cache and the size of its contents."""
 
     place: str
@@ -32,7 +32,7 @@ class Held(NamedTuple):
     bytes: int
 
 
-def listed(root: str) -> list[Held]:
+def listed(root: str) -> list[CacheKey]:
     """Every key of a cache, the last used first.
 
     Raises:
@@ -44,7 +44,7 @@ def listed(root: str) -> list[Held]:
     if not keys:
         raise UsageError(f"'{masked(root)}' holds no cache; give the folder that --cache named")
     entries = [entry for place in keys if (entry := _contents_of(store, place)) is not None]
-    return sorted(entries, key=lambda one: (one.values["last_used"], one.place), reverse=True)
+    return sorted(entries, key=lambda entry: (entry.values["last_used"], entry.place), reverse=True)
 
 
 def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[[str], None] = lambda text: None) -> int:
@@ -56,25 +56,25 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
         UsageError: the folder is no cache, or one to keep is no finished run.
     """
     store, entries = Storage(root), listed(root)
-    wanted = _contents(keep) if keep else None
+    digests = _contents(keep) if keep else None
     store.sweep(_ABANDONED_SECONDS)
     today = datetime.datetime.now(datetime.UTC).date()
-    for one in entries:
-        on_key(f"{one.values['name']}, τ {one.values['temperature']}")
-        age = (today - datetime.date.fromisoformat(one.values["last_used"])).days
+    for entry in entries:
+        on_key(f"{entry.values['name']}, τ {entry.values['temperature']}")
+        age = (today - datetime.date.fromisoformat(entry.values["last_used"])).days
         if unused_days is not None and age >= unused_days:
-            for name in [f"{one.place}/{KEY}", *_files(store, one.place)]:
+            for name in [f"{entry.place}/{KEY}", *_files(store, entry.place)]:
                 store.remove(name)
-            store.remove_empty(one.place)  # A run may write there at this time.
+            store.remove_empty(entry.place)  # A run may write there at this time.
             continue
         for number in range(BUCKETS):
-            _merge(store, one.place, number, wanted)
-    left = [_contents_of(store, one.place) for one in entries if store.exists(f"{one.place}/{KEY}")]
-    return sum(one.bytes for one in entries) - sum(one.bytes for one in left if one is not None)
+            _merge(store, entry.place, number, digests)
+    remaining = [_contents_of(store, entry.place) for entry in entries if store.exists(f"{entry.place}/{KEY}")]
+    return sum(entry.bytes for entry in entries) - sum(entry.bytes for entry in remaining if entry is not None)
 
 
-def _contents_of(store: Storage, place: str) -> Held | None:
-    """What a key holds; None where what its file says is damaged, which the next run writes again, or is no key's."""
+def _contents_of(store: Storage, place: str) -> CacheKey | None:
+    """What a key holds; None where its file is damaged, which the next run writes again, or is not that of a key."""
     try:
         values = store.read_json(f"{place}/{KEY}")
         datetime.date.fromisoformat(values["last_used"])
@@ -84,7 +84,7 @@ def _contents_of(store: Storage, place: str) -> Held | None:
         return None
     files = _files(store, place)
     rows = sum(_rows(store, name) for name in files)
-    return Held(place, values, rows, len(files), sum(store.size(name) for name in files))
+    return CacheKey(place, values, rows, len(files), sum(store.size(name) for name in files))
 
 
 def _files(store: Storage, place: str) -> list[str]:
@@ -102,41 +102,41 @@ def _rows(store: Storage, name: str) -> int:
 
 def _contents(runs: list[str]) -> set[str]:
     """The digests of all texts of some runs."""
-    found: set[str] = set()
+    digests: set[str] = set()
     for folder in runs:
         storage = finished(folder, "--keep ", "; give run folders whose texts are to be kept")
         if not (names := storage.list("texts")):
             raise UsageError(f"'{masked(folder)}' no longer holds its texts: they were pruned; give runs that hold theirs")
         for name in names:
-            found.update(storage.read_table(name, ["content_sha"]).column("content_sha").to_pylist())
-    return found
+            digests.update(storage.read_table(name, ["content_sha"]).column("content_sha").to_pylist())
+    return digests
 
 
-def _merge(store: Storage, place: str, number: int, wanted: set[str] | None) -> None:
-    """Replace a bucket's files by one that has each wanted text once."""
+def _merge(store: Storage, place: str, number: int, digests: set[str] | None) -> None:
+    """Replace a bucket's files by one that has each text once; with `digests`, only texts of these."""
     tables = _readable(store, f"{place}/bucket-{number:03d}")
     # Files of other columns or dimensions than the first stay as they are: no run uses them.
     tables = {name: table for name, table in tables.items() if table.schema.equals(next(iter(tables.values())).schema)}
-    if not tables or (len(tables) == 1 and wanted is None):
+    if not tables or (len(tables) == 1 and digests is None):
         return
     table = pa.concat_tables(tables.values()).combine_chunks()
     shas = table.column("content_sha").to_pylist()
-    first = {sha: row for row, sha in reversed(list(enumerate(shas))) if wanted is None or sha in wanted}
-    kept = write_bucket(store, place, number, table.take([first[sha] for sha in sorted(first)])) if first else None
+    first = {sha: row for row, sha in reversed(list(enumerate(shas))) if digests is None or sha in digests}
+    written = write_bucket(store, place, number, table.take([first[sha] for sha in sorted(first)])) if first else None
     for name in tables:
-        if name != kept:
+        if name != written:
             with suppress(FileNotFoundError):
                 store.remove(name)
 
 
 def _readable(store: Storage, bucket: str) -> dict[str, pa.Table]:
     """The files of a bucket by name; those that are damaged are removed, and their texts embedded again."""
-    found = dict[str, pa.Table]()
+    tables = dict[str, pa.Table]()
     for name in _files(store, bucket):
         try:
-            found[name] = store.read_table(name)
+            tables[name] = store.read_table(name)
         except Damaged:
             store.remove(name)
         except (OSError, RunError):
             continue
-    return found
+    return tables

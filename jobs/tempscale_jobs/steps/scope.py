@@ -64,8 +64,8 @@ class Embedded(Scope):
         cuts = np.array_split(used, max(1, len(used) // PARTS_OF_A_TASK))
         rows = [np.flatnonzero(np.isin(part, cut)) for cut in cuts]
         work = [
-            (run.storage, [names[k] for k in cut], np.searchsorted(cut, part[own]), row[own])
-            for cut, own in zip(cuts, rows, strict=True)
+            (run.storage, [names[k] for k in cut], np.searchsorted(cut, part[indices]), row[indices])
+            for cut, indices in zip(cuts, rows, strict=True)
         ]
         gathered = np.concatenate(results(cluster, rows_of, work, "parts of texts"))
         order = np.concatenate(rows)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tempscale.collapse import grid
+from tempscale.collapse import tiles
 from tempscale.collapse.length import interval_of
 from tempscale.stats.errors import finite_population
 from tempscale.temperature.schedule import Temperature
@@ -34,7 +34,7 @@ _GROUP_TEXTS, _GROUP_ROWS = 128, 8192
 
 
 @dataclass(frozen=True)
-class Tiling:
+class PairTiles:
     """The folder of a sample's tiles and the settings of its pairs."""
 
     storage: Storage
@@ -82,20 +82,20 @@ def all_pairs(scope: Embedded, temperature: Temperature, folders: Folders, stage
     tokens = np.concatenate([head.column("tokens").to_numpy() for head in heads]).astype(np.int64)
     sizes = [sum(heads[k].num_rows for k in group) for group in groups]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
-    tiling = Tiling(run.storage, run.place(folders.tiles, model, temperature), analysis.socm_regularization)
-    triangle = grid.upper_triangle(len(groups))
+    tiling = PairTiles(run.storage, run.place(folders.tiles, model, temperature), analysis.socm_regularization)
+    triangle = tiles.upper_triangle(len(groups))
     # A pair costs about the product of its lengths.
     weights = [float(tokens[start:end].sum()) for start, end in pairwise(starts)]
     cost = {(i, j): weights[i] * weights[j] / (2 if i == j else 1) for i, j in triangle}
-    whole = sum(cost.values())
+    total_cost = sum(cost.values())
     sides = [
-        Side(number, [names[k] for k in group], start)
+        TileSide(number, [names[k] for k in group], start)
         for number, (group, start) in enumerate(zip(groups, starts, strict=False))
     ]  # fmt: skip
     every = [
         Piece(
             (i, j), (tiling, sides[i], sides[j]), f"tile {i}, {j}", (tiling.tile(i, j),),
-            sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j], cost[i, j] / whole,
+            sizes[i] * (sizes[i] - 1) // 2 if i == j else sizes[i] * sizes[j], cost[i, j] / total_cost,
         )
         for i, j in triangle
     ]  # fmt: skip
@@ -103,10 +103,10 @@ def all_pairs(scope: Embedded, temperature: Temperature, folders: Folders, stage
     advance_by_finished(stage, every, left)
     for piece in scope.crew.call(factor_tile, left, socm=not tiling.regularization):
         stage.advance(piece.size, piece.cost)
-    return assemble(tiling, triangle, Texts(ids, tokens, interval_of(tokens, layout.edges)), analysis)
+    return assemble(tiling, triangle, PairedTexts(ids, tokens, interval_of(tokens, layout.edges)), analysis)
 
 
-class Side(NamedTuple):
+class TileSide(NamedTuple):
     """The texts along one side of a tile."""
 
     number: int
@@ -116,20 +116,20 @@ class Side(NamedTuple):
     """The number of the first of them."""
 
 
-def factor_tile(tiling: Tiling, rows: Side, columns: Side, device: str = "cpu") -> None:
+def factor_tile(tiling: PairTiles, rows: TileSide, columns: TileSide, device: str = "cpu") -> None:
     """Compute one super-tile on a device and write its pairs row < column."""
     import torch
 
     torch.set_num_threads(1)
     sides = [rows] if rows.number == columns.number else [rows, columns]
     texts = [Factors(*factor_parts.read(tiling.storage.root, tuple(side.files))[1:]).on(device) for side in sides]
-    found = every_pair(texts[0], None if len(texts) == 1 else texts[1], tiling.regularization)
-    values = {"row": rows.first + found.row, "column": columns.first + found.column}
-    values |= {"d_mu": found.d_mu, "d_sigma": found.d_sigma}
+    pairs = every_pair(texts[0], None if len(texts) == 1 else texts[1], tiling.regularization)
+    values = {"row": rows.first + pairs.row, "column": columns.first + pairs.column}
+    values |= {"d_mu": pairs.d_mu, "d_sigma": pairs.d_sigma}
     tiling.storage.write_table(tiling.tile(rows.number, columns.number), parts.SOCM_TILE.build(values))
 
 
-class Texts(NamedTuple):
+class PairedTexts(NamedTuple):
     """The texts whose pairs the tiles have."""
 
     ids: np.ndarray
@@ -137,26 +137,26 @@ class Texts(NamedTuple):
     interval: np.ndarray
 
 
-def assemble(tiling: Tiling, triangle: list[tuple[int, int]], texts: Texts, analysis: Analysis) -> Sample:
+def assemble(tiling: PairTiles, triangle: list[tuple[int, int]], texts: PairedTexts, analysis: Analysis) -> Sample:
     """Join the tiles and check that no pair is missing."""
     import torch
 
     from tempscale.second_order.socm import socm_value
 
     n = len(texts.ids)
-    whole = {name: np.full((n, n), np.nan) for name in ("d_mu", "d_sigma")}
+    matrices = {name: np.full((n, n), np.nan) for name in ("d_mu", "d_sigma")}
     for i, j in triangle:
         table = tiling.storage.read_table(tiling.tile(i, j))
         row, column = table.column("row").to_numpy(), table.column("column").to_numpy()
-        for name, matrix in whole.items():
+        for name, matrix in matrices.items():
             matrix[row, column] = matrix[column, row] = table.column(name).to_numpy()
-    missing = int(np.isnan(whole["d_sigma"]).sum()) - n
+    missing = int(np.isnan(matrices["d_sigma"]).sum()) - n
     if missing:
         raise IncompleteRun(f"d_Σ of {count(missing // 2, 'pair')} is missing or no number; start over with --fresh")
-    d_mu, d_sigma = torch.from_numpy(whole["d_mu"]), torch.from_numpy(whole["d_sigma"])
+    d_mu, d_sigma = torch.from_numpy(matrices["d_mu"]), torch.from_numpy(matrices["d_sigma"])
     value = socm_value(d_mu, d_sigma, analysis.socm_alpha, analysis.socm_beta).numpy()
     np.fill_diagonal(value, np.nan)  # x**0 is 1 even where x is not a number.
-    return Sample(*texts, whole["d_mu"], whole["d_sigma"], value)
+    return Sample(*texts, matrices["d_mu"], matrices["d_sigma"], value)
 
 
 def finish(scope: Embedded, temperature: Temperature, sample: Sample, vectors: np.ndarray) -> None:

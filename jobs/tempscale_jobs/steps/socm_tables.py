@@ -36,15 +36,15 @@ class Sample:
 
     def inside(self) -> np.ndarray:
         """Each text's mean with the other texts of its interval; NaN where there are none."""
-        own = [self.value[k, self.interval == self.interval[k]] for k in range(len(self.ids))]
-        return np.array([mean(values) for values in own], dtype=float)
+        by_text = [self.value[k, self.interval == self.interval[k]] for k in range(len(self.ids))]
+        return np.array([mean(values) for values in by_text], dtype=float)
 
     def overall(self) -> np.ndarray:
         """Each text's mean with all others."""
         return np.array([mean(values) for values in self.value], dtype=float)
 
 
-class Pairs(NamedTuple):
+class PairValues(NamedTuple):
     """Values of explicit pairs; `first` and `second` are places in a list of texts."""
 
     first: np.ndarray
@@ -56,8 +56,8 @@ class Pairs(NamedTuple):
 
 def mean(values: np.ndarray) -> float | None:
     """The mean of the values that are not NaN; None where there are none."""
-    kept = values[~np.isnan(values)]
-    return float(kept.mean()) if len(kept) else None
+    numbers = values[~np.isnan(values)]
+    return float(numbers.mean()) if len(numbers) else None
 
 
 def cells(
@@ -73,41 +73,41 @@ def cells(
     present = np.unique(interval).tolist()
     for a in present:
         for b in [k for k in present if k >= a]:
-            here = np.ix_(interval == a, interval == b)
-            block = sample.value[here]
-            kept = np.triu(np.ones_like(block, dtype=bool), 1) if a == b else np.ones_like(block, dtype=bool)
-            found = block[kept]
-            if not len(found):
+            cell = np.ix_(interval == a, interval == b)
+            block = sample.value[cell]
+            mask = np.triu(np.ones_like(block, dtype=bool), 1) if a == b else np.ones_like(block, dtype=bool)
+            values = block[mask]
+            if not len(values):
                 continue
             corrected, error = _errors(block, a == b, correction[a], correction[b])
             if documents is not None:
                 error = _documents_error(block, a == b, documents[interval == a], documents[interval == b])
             rows.append(
-                {"interval_a": edges[a], "interval_b": edges[b], "pairs": len(found)}
+                {"interval_a": edges[a], "interval_b": edges[b], "pairs": len(values)}
                 | {
                     "groups": None,
-                    "d_mu_mean": float(sample.d_mu[here][kept].mean()),
-                    "d_sigma_mean": float(sample.d_sigma[here][kept].mean()),
+                    "d_mu_mean": float(sample.d_mu[cell][mask].mean()),
+                    "d_sigma_mean": float(sample.d_sigma[cell][mask].mean()),
                 }
-                | {"socm_mean": float(found.mean()), "socm_se": corrected}
-                | {"socm_se_superpopulation": error, "socm_over_1_share": float((found > 1).mean()), "exact": exact}
-                | {"socm_p50": float(np.quantile(found, 0.5)), "socm_p95": float(np.quantile(found, 0.95))}
+                | {"socm_mean": float(values.mean()), "socm_se": corrected}
+                | {"socm_se_superpopulation": error, "socm_over_1_share": float((values > 1).mean()), "exact": exact}
+                | {"socm_p50": float(np.quantile(values, 0.5)), "socm_p95": float(np.quantile(values, 0.95))}
                 | {"d_sigma_error": 0.0}
                 | dict.fromkeys(_ERRORS_OF_GROUPS)
             )
     return rows
 
 
-def _errors(block: np.ndarray, inside: bool, here: float, there: float) -> tuple[float | None, float | None]:
+def _errors(block: np.ndarray, inside: bool, correction_a: float, correction_b: float) -> tuple[float | None, float | None]:
     """Standard errors of a cell's mean, with and without finite-population corrections; None for too few texts."""
     texts_a, texts_b = block.shape
     if inside:
         error = within_error(np.nanmean(block, axis=1).var(ddof=1), texts_a) if texts_a >= VALUES_FOR_AN_ERROR else None
-        return (None if error is None else error * here), error
+        return (None if error is None else error * correction_a), error
     if texts_a < 2 or texts_b < 2:
         return None, None
     rows, columns = block.mean(1).var(ddof=1), block.mean(0).var(ddof=1)
-    corrected = between_error(rows * here**2, texts_a, columns * there**2, texts_b)
+    corrected = between_error(rows * correction_a**2, texts_a, columns * correction_b**2, texts_b)
     return corrected, between_error(rows, texts_a, columns, texts_b)
 
 
@@ -129,11 +129,11 @@ def ranked(sample: Sample, embeddings: np.ndarray, size: int, over: str = "sampl
     vectors = embeddings.astype(np.float64)
     cosine = (vectors @ vectors.T)[row, column]
     closest = cosine >= np.quantile(cosine, 1 - SAME_MEAN_SHARE)
-    for ranking, scores, kept in (("socm", sample.value, slice(None)), ("same_mean", sample.d_sigma, closest)):
-        first, second = row[kept], column[kept]
-        pairs = Pairs(first, second, *(m[first, second] for m in (sample.d_mu, sample.d_sigma, sample.value)))
-        found = best(pairs, cosine[kept], scores[first, second], Named(sample.ids, sample.tokens), size)
-        rows += [{"over": over, "ranking": ranking} | pair for pair in found]
+    for ranking, scores, selected in (("socm", sample.value, slice(None)), ("same_mean", sample.d_sigma, closest)):
+        first, second = row[selected], column[selected]
+        pairs = PairValues(first, second, *(m[first, second] for m in (sample.d_mu, sample.d_sigma, sample.value)))
+        best_pairs = best(pairs, cosine[selected], scores[first, second], Named(sample.ids, sample.tokens), size)
+        rows += [{"over": over, "ranking": ranking} | pair for pair in best_pairs]
     return rows
 
 
@@ -144,7 +144,7 @@ class Named(NamedTuple):
     tokens: np.ndarray
 
 
-def best(pairs: Pairs, cosine: np.ndarray, score: np.ndarray, texts: Named, size: int) -> list[dict[str, Any]]:
+def best(pairs: PairValues, cosine: np.ndarray, score: np.ndarray, texts: Named, size: int) -> list[dict[str, Any]]:
     """The pairs of largest score; ties by ids. `cosine` is that of each pair's embeddings."""
     ids, tokens = texts
     if not len(score):
@@ -156,10 +156,10 @@ def best(pairs: Pairs, cosine: np.ndarray, score: np.ndarray, texts: Named, size
         a, b = sorted((int(pairs.first[k]), int(pairs.second[k])), key=lambda text: str(ids[text]))
         ordered.append((-score[k], ids[a], ids[b], a, b, k))
     return [
-        {"rank": rank, "text_id_a": one, "text_id_b": other, "tokens_a": int(tokens[a]), "tokens_b": int(tokens[b])}
+        {"rank": rank, "text_id_a": id_a, "text_id_b": id_b, "tokens_a": int(tokens[a]), "tokens_b": int(tokens[b])}
         | {"d_mu": float(pairs.d_mu[k]), "d_sigma": float(pairs.d_sigma[k]), "socm": float(pairs.value[k])}
         | {"cosine": float(cosine[k])}
-        for rank, (_, one, other, a, b, k) in enumerate(sorted(ordered)[:size], start=1)
+        for rank, (_, id_a, id_b, a, b, k) in enumerate(sorted(ordered)[:size], start=1)
     ]
 
 
@@ -176,5 +176,5 @@ def scatter(x: np.ndarray, y: np.ndarray, seed: int) -> list[dict[str, Any]]:
         for i, j in zip(*np.nonzero(counts), strict=True)
     ]
     chosen = np.sort(np.random.default_rng(seed).permutation(len(x))[:_SCATTER_PAIRS])
-    one = {"kind": "pair", "d_mu_width": 0.0, "d_sigma_width": 0.0, "pairs": 1}
-    return bins + [one | {"d_mu": float(x[k]), "d_sigma": float(y[k])} for k in chosen]
+    pair = {"kind": "pair", "d_mu_width": 0.0, "d_sigma_width": 0.0, "pairs": 1}
+    return bins + [pair | {"d_mu": float(x[k]), "d_sigma": float(y[k])} for k in chosen]

@@ -16,14 +16,14 @@ _STRETCH = 4
 _EMBEDDINGS, _EMBEDDINGS_STRETCHES = 16_384, 64
 """Embeddings of one's own in a stretch, and stretches of these."""
 _PAIRS = 1024
-"""Neighbours whose own cosine is taken."""
+"""Neighbours whose cosine is taken."""
 _ERRORS = 4.0
 _LEAST_FACTOR = 1.2
-"""Errors that are too small by less are not told."""
+"""Errors that are too small by less are not reported."""
 
 
 def result_name(model: Model) -> str:
-    """The file with what the order of the source tells under a model."""
+    """The file with what the order of the source says under a model."""
     return f"{place('partials/order', model)}.json"
 
 
@@ -36,23 +36,23 @@ def look(scope: Embedded) -> None:
     if layout.documents is not None or run.storage.exists(result_name(model)):
         return
     temperature = run.temperatures[0]
-    at = run.place("partials/cosine", model, temperature)
-    (means,) = run.storage.arrays(all_means_by_text(run.storage, at), ["overall"], len(layout))
+    folder = run.place("partials/cosine", model, temperature)
+    (means,) = run.storage.arrays(all_means_by_text(run.storage, folder), ["overall"], len(layout))
     texts = np.maximum(layout.texts_by_interval(), 1)
     # Texts may be sorted by length, which alone makes neighbours alike.
     ordinary = np.bincount(layout.interval, means, len(texts)) / texts
     stretches = _stretches(scope)
-    found = beside([means[own] - ordinary[layout.interval[own]] for own in stretches])
-    if found is None:
+    comparison = beside([means[stretch] - ordinary[layout.interval[stretch]] for stretch in stretches])
+    if comparison is None:
         return
-    pairs = np.concatenate([np.stack([own[:-1], own[1:]], axis=1) for own in stretches if len(own) > 1])
+    pairs = np.concatenate([np.stack([stretch[:-1], stretch[1:]], axis=1) for stretch in stretches if len(stretch) > 1])
     pairs = pairs[np.linspace(0, len(pairs) - 1, min(_PAIRS, len(pairs))).astype(int)]
-    one, other = (scope.embeddings(temperature, pairs[:, side]).astype(float) for side in (0, 1))
-    closed = run.storage.read_json(f"{at}/closed.json")
+    first, second = (scope.embeddings(temperature, pairs[:, side]).astype(float) for side in (0, 1))
+    closed = run.storage.read_json(f"{folder}/closed.json")
     result: dict[str, Any] = {
-        "correlation": found.correlation, "factor": found.factor, "whole": found.whole,
-        "cosine_beside": float(np.einsum("nd,nd->n", one, other).mean()), "cosine_mean": closed["cosine_mean"],
-        "alike": found.correlation > _ERRORS * found.error and found.factor >= _LEAST_FACTOR,
+        "correlation": comparison.correlation, "factor": comparison.factor, "whole": comparison.whole,
+        "cosine_beside": float(np.einsum("nd,nd->n", first, second).mean()), "cosine_mean": closed["cosine_mean"],
+        "alike": comparison.correlation > _ERRORS * comparison.error and comparison.factor >= _LEAST_FACTOR,
     }  # fmt: skip
     run.storage.write_json(result_name(model), result)
 
@@ -61,21 +61,21 @@ def _stretches(scope: Embedded) -> list[np.ndarray]:
     """Places of consecutive texts of the source, by stretch."""
     run, layout, index = scope.run, scope.texts, scope.index
     if not index.shards:  # Embeddings of one's own are stored in the source's order.
-        every = max(_EMBEDDINGS, -(-len(layout) // _EMBEDDINGS_STRETCHES))
-        chosen_places = np.flatnonzero(layout.stored % every < _EMBEDDINGS)
+        stride = max(_EMBEDDINGS, -(-len(layout) // _EMBEDDINGS_STRETCHES))
+        chosen_places = np.flatnonzero(layout.stored % stride < _EMBEDDINGS)
         stored = layout.stored[chosen_places]
         order = np.argsort(stored)
-        return np.split(chosen_places[order], np.flatnonzero(np.diff(stored[order] // every)) + 1)
+        return np.split(chosen_places[order], np.flatnonzero(np.diff(stored[order] // stride)) + 1)
     names = [shard.name for shard in index.shards]
     chosen = [range(len(names))]
     if len(names) > _SHARDS:
         starts = np.linspace(0, len(names) - _STRETCH, _SHARDS // _STRETCH).astype(int).tolist()
         chosen = [range(start, start + _STRETCH) for start in starts]
-    read = [[i for k in own for i in _ids(run, names[k])] for own in chosen]
-    where = layout.where(i for own in read for i in own)
-    return [np.array([where[i] for i in own if i in where], dtype=np.int64) for own in read]
+    ids = [[i for k in numbers for i in _ids(run, names[k])] for numbers in chosen]
+    where = layout.where(i for stretch in ids for i in stretch)
+    return [np.array([where[i] for i in stretch if i in where], dtype=np.int64) for stretch in ids]
 
 
 def _ids(run: Run, shard: str) -> list[str]:
-    found: list[str] = run.storage.read_table(shard, ["text_id"]).column("text_id").to_pylist()
-    return found
+    ids: list[str] = run.storage.read_table(shard, ["text_id"]).column("text_id").to_pylist()
+    return ids

@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tempscale.collapse import grid as tiles
+from tempscale.collapse import tiles
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, is_whole, place, tile
 from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.steps import blocks, factors, socm_tables
 from tempscale_jobs.steps.blocks import Tiling
-from tempscale_jobs.steps.factor_pairs import Candidates, FactorFiles, Wanted, bounded, exact_pairs
+from tempscale_jobs.steps.factor_pairs import Candidates, FactorFiles, PairPlaces, bounded, exact_pairs
 from tempscale_jobs.steps.layout import column
 from tempscale_jobs.steps.scope import Embedded
-from tempscale_jobs.steps.socm_tables import Named, Pairs
+from tempscale_jobs.steps.socm_tables import Named, PairValues
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM_PAIRS, SOCM_SEARCH
 from tempscale_jobs.workers import actor
@@ -70,11 +70,11 @@ def _seeds(scope: Embedded) -> dict[str, np.ndarray]:
 
 
 def is_done(run: Run, model: Model, temperature: Temperature) -> bool:
-    """Whether all files of the search under a temperature are there."""
-    return is_whole(run.storage, _done(run, model, temperature))
+    """Whether all files of the search under a temperature exist."""
+    return is_whole(run.storage, _done_file(run, model, temperature))
 
 
-def _done(run: Run, model: Model, temperature: Temperature) -> str:
+def _done_file(run: Run, model: Model, temperature: Temperature) -> str:
     return f"{run.place('partials/top', model, temperature)}/done.json"
 
 
@@ -112,7 +112,7 @@ def _search(scope: Embedded, stage: Stage) -> dict[str, int]:
     for t in todo:
         stage.tell(f"exact pairs, τ {t.canonical}")
         _finish(scope, t, searches[t.slug], left[t.slug], texts[t.slug])
-    counts = [run.storage.read_json(_done(run, model, t)) for t in run.temperatures]
+    counts = [run.storage.read_json(_done_file(run, model, t)) for t in run.temperatures]
     for kind in (_OF_SEEDS, _OF_LEFT):
         for t in run.temperatures:
             run.storage.remove(run.place(kind, model, t))
@@ -134,14 +134,14 @@ def missing_factors(scope: Embedded, wanted: dict[str, np.ndarray], kind: str) -
     for t in run.temperatures:
         if t.slug not in wanted:
             continue
-        there = set(run.storage.list(run.place(kind, model, t)))
+        existing = set(run.storage.list(run.place(kind, model, t)))
         numbers, names = layout.shards_of(wanted[t.slug]), layout.ids[wanted[t.slug]]
         for number in np.unique(numbers).tolist():
             ids = names[numbers == number].tolist()
-            if run.part(kind, model, t, number) in there:
+            if run.part(kind, model, t, number) in existing:
                 continue
-            own = pa.table({"temperature": [t.slug] * len(ids), "text_id": ids})
-            work[number] = pa.concat_tables([work[number], own]) if number in work else own
+            table = pa.table({"temperature": [t.slug] * len(ids), "text_id": ids})
+            work[number] = pa.concat_tables([work[number], table]) if number in work else table
     pieces = [
         Piece(number, (number, wanted_texts, index.shards[number].name, kind), f"shard {number}", cost=wanted_texts.num_rows)
         for number, wanted_texts in sorted(work.items())
@@ -169,10 +169,10 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table, name: s
             continue
         worker.encoder.set_temperature(temperature)
         with worker.noting(f"{kind.rpartition('/')[2]} {number} under τ {temperature.slug}"):
-            wanted = {row[text_id] for text_id in ids}
-            found = worker.encoder.factors_of(tokens, wanted, role=actor.ROLE, without=without, padded=padded)
+            rows = {row[text_id] for text_id in ids}
+            matrices = worker.encoder.factors_of(tokens, rows, role=actor.ROLE, without=without, padded=padded)
         places = [row[text_id] for text_id in ids]
-        table = factors.factor_table(ids, [tokens.lengths[k] for k in places], [found[k] for k in places])
+        table = factors.factor_table(ids, [tokens.lengths[k] for k in places], [matrices[k] for k in places])
         worker.storage.write_table(worker.part(kind, temperature, number), table)
 
 
@@ -183,12 +183,12 @@ def seed_thresholds(scope: Embedded, temperature: Temperature, seeds: np.ndarray
     cosine = float(closed["cosine_p99"] if closed["cosine_p99"] is not None else 2.0)
     files = FactorFiles.of(run, model, temperature, _OF_SEEDS)
     first, second = np.triu_indices(len(seeds), 1)
-    found = exact_pairs(scope.cluster, files, Wanted(layout.ids[seeds], first, second), analysis)
+    pairs = exact_pairs(scope.cluster, files, PairPlaces(layout.ids[seeds], first, second), analysis)
     vectors = scope.embeddings(temperature, seeds)
     # These cosines may differ from the grid's in the last digit; the margin keeps only pairs that qualify by both.
     near = (vectors @ vectors.T)[first, second] >= cosine + 1e-4
     thresholds = {}
-    for ranking, scores in (("socm", found.value), ("same_mean", found.d_sigma[near])):
+    for ranking, scores in (("socm", pairs.value), ("same_mean", pairs.d_sigma[near])):
         enough = len(scores) >= analysis.worst_pairs
         thresholds[ranking] = float(np.partition(scores, -analysis.worst_pairs)[-analysis.worst_pairs]) if enough else 0.0
     trace = column(run, model, temperature, layout, "spread")
@@ -230,8 +230,8 @@ def _survivors(scope: Embedded, temperature: Temperature, search: _Search) -> _L
 
 def _bound_panels(grid: Tiling, search: _Search, i: int, j: int) -> None:
     """Write the pairs of two panels that the traces cannot rule out."""
-    kept = [_bound_tile(grid, search, a, b) for a in grid.panel(i) for b in grid.panel(j) if a <= b]
-    grid.storage.write_table(tile(search.place, i, j), pa.concat_tables(kept))
+    tables = [_bound_tile(grid, search, a, b) for a in grid.panel(i) for b in grid.panel(j) if a <= b]
+    grid.storage.write_table(tile(search.place, i, j), pa.concat_tables(tables))
 
 
 def _bound_tile(grid: Tiling, search: _Search, i: int, j: int) -> pa.Table:
@@ -246,8 +246,8 @@ def _bound_tile(grid: Tiling, search: _Search, i: int, j: int) -> pa.Table:
         diagonal=i == j, socm=search.thresholds["socm"], same_mean=search.thresholds["same_mean"], cosine=search.cosine,
         alpha=alpha, beta=beta, means=means,
     )  # fmt: skip
-    kept = {"row": places[:, 0] + bounds[i][0], "column": places[:, 1] + bounds[j][0]}
-    return parts.BOUND_TILE.build(kept | {"cosine": cosines, "ranking": ranking})
+    pairs = {"row": places[:, 0] + bounds[i][0], "column": places[:, 1] + bounds[j][0]}
+    return parts.BOUND_TILE.build(pairs | {"cosine": cosines, "ranking": ranking})
 
 
 def _finish(scope: Embedded, temperature: Temperature, search: _Search, left: _Left, texts: np.ndarray) -> None:
@@ -260,24 +260,24 @@ def _finish(scope: Embedded, temperature: Temperature, search: _Search, left: _L
     ranked: list[dict[str, Any]] = []
     searched: list[dict[str, Any]] = []
     pairs = layout.pairs
-    wanted_texts = {"socm": (left.ranking & 1) > 0, "same_mean": (left.ranking & 2) > 0}
-    candidates = {name: Candidates(pairs_kept, search.thresholds[name]) for name, pairs_kept in wanted_texts.items()}
-    wanted = Wanted(ids, first, second)
+    masks = {"socm": (left.ranking & 1) > 0, "same_mean": (left.ranking & 2) > 0}
+    candidates = {name: Candidates(mask, search.thresholds[name]) for name, mask in masks.items()}
+    wanted = PairPlaces(ids, first, second)
     needed = bounded(cluster, files, wanted, candidates, analysis)
-    every = needed["socm"] | needed["same_mean"]
-    found = exact_pairs(cluster, files, wanted.some(every), analysis)
+    either = needed["socm"] | needed["same_mean"]
+    measured = exact_pairs(cluster, files, wanted.some(either), analysis)
     for ranking in RANKINGS:
-        here = needed[ranking][every]
-        scores = found.value if ranking == "socm" else found.d_sigma
-        kept, cosine = Pairs(*(column[here] for column in found)), left.cosine[every][here]
-        rows = socm_tables.best(kept, cosine, scores[here], Named(ids, layout.tokens[texts]), analysis.worst_pairs)
+        here = needed[ranking][either]
+        scores = measured.value if ranking == "socm" else measured.d_sigma
+        selected, cosine = PairValues(*(column[here] for column in measured)), left.cosine[either][here]
+        rows = socm_tables.best(selected, cosine, scores[here], Named(ids, layout.tokens[texts]), analysis.worst_pairs)
         ranked += [key | {"over": "corpus", "ranking": ranking} | row for row in rows]
         searched.append(
             key
             | {"ranking": ranking, "threshold": search.thresholds[ranking], "pairs": pairs, "texts": len(texts)}
-            | {"kept_by_traces": int(wanted_texts[ranking].sum()), "kept_by_frobenius": int(needed[ranking].sum())}
+            | {"kept_by_traces": int(masks[ranking].sum()), "kept_by_frobenius": int(needed[ranking].sum())}
         )
     storage.write_table(f"{search.place}/socm_pairs.parquet", SOCM_PAIRS.build_rows(ranked))
     storage.write_table(f"{search.place}/socm_search.parquet", SOCM_SEARCH.build_rows(searched))
     written = [f"{search.place}/{table.name}.parquet" for table in (SOCM_PAIRS, SOCM_SEARCH)]
-    storage.write_json(f"{search.place}/done.json", {"pairs": pairs, "exact": int(every.sum()), "files": written})
+    storage.write_json(f"{search.place}/done.json", {"pairs": pairs, "exact": int(either.sum()), "files": written})

@@ -68,31 +68,33 @@ class Submission:
 
 def read(context: Any, night: str | None, working_dir: Path | None, image_code: bool) -> Submission:
     """The submission of a command whose options are parsed, the context of typer; --night, --working-dir, --image-code."""
-    command, given = context.info_name, context.params
-    if given.get("plan"):
+    command, parameters = context.info_name, context.params
+    if parameters.get("plan"):
         raise UsageError("--plan estimates and stops: give it to the command without submit")
-    night = _night(night, given.get("night"))
-    knows_night = "night" in given  # Any other command gets the date where its arguments have {night}.
-    dated = given | {"night": night} if knows_night else {name: _filled(value, night) for name, value in given.items()}
+    night = _night(night, parameters.get("night"))
+    knows_night = "night" in parameters  # Any other command gets the date where its arguments have {night}.
+    dated = (
+        parameters | {"night": night} if knows_night else {name: _filled(value, night) for name, value in parameters.items()}
+    )
     config = COMMANDS[command].read(dated)
     _check_folders(config, knows_night)
-    packed = _packed(given, working_dir, image_code)
+    packed = _packed(parameters, working_dir, image_code)
     _check_files(config.model_dump(mode="json"), packed)
 
-    def sent(value: Any) -> str:
+    def as_sent(value: Any) -> str:
         if isinstance(value, Path):
-            return _name_there(value, packed)
+            return _name_in_job(value, packed)
         return str(value) if knows_night else filled(str(value), night)
 
-    arguments = _arguments(context, sent)
+    arguments = _arguments(context, as_sent)
     for argument in arguments:
         if masked(argument) != argument:
             raise UsageError(
                 f"'{masked(argument)}' holds a password or token, and all who see a cluster see the arguments of its jobs; "
                 "give the cluster its credentials by environment, or write the address into the configuration file"
             )
-    more = ["--night", night] if knows_night and given["night"] is None else []
-    if given.get("address") is None:
+    more = ["--night", night] if knows_night and parameters["night"] is None else []
+    if parameters.get("address") is None:
         more += ["--address", "auto"]
     return Submission(command, (*arguments, *more), night, _identifier(config, night), packed, image_code)
 
@@ -100,7 +102,7 @@ def read(context: Any, night: str | None, working_dir: Path | None, image_code: 
 def _filled(value: Any, night: str) -> Any:
     """A parameter with the night's date in place of {night}."""
     if isinstance(value, (list, tuple)):
-        return [_filled(one, night) for one in value]
+        return [_filled(item, night) for item in value]
     return filled(value, night) if isinstance(value, str) else value
 
 
@@ -114,9 +116,9 @@ def _night(outer: str | None, inner: str | None) -> str:
         raise UsageError(f"--night '{night}' is no date; write it as 2026-11-22") from None
 
 
-def _packed(given: dict[str, Any], working_dir: Path | None, image_code: bool) -> Packed | None:
+def _packed(parameters: dict[str, Any], working_dir: Path | None, image_code: bool) -> Packed | None:
     """The working directory: the one that is given, else the configuration's."""
-    values = [one for value in given.values() for one in (value if isinstance(value, (list, tuple)) else [value])]
+    values = [item for value in parameters.values() for item in (value if isinstance(value, (list, tuple)) else [value])]
     files = [value for value in values if isinstance(value, Path)]
     if working_dir is not None:
         if not working_dir.is_dir():
@@ -128,14 +130,14 @@ def _packed(given: dict[str, Any], working_dir: Path | None, image_code: bool) -
                 f"'{files[0]}' does not travel with --image-code; give its full path in the image, or --working-dir DIR"
             )
         return None
-    if isinstance(given.get("config"), Path):
-        return pack(Path(os.path.abspath(given["config"])).parent)
+    if isinstance(parameters.get("config"), Path):
+        return pack(Path(os.path.abspath(parameters["config"])).parent)
     if files:
         raise UsageError(f"'{files[0]}' has to travel with the job; give --working-dir with a folder that holds it")
     return None
 
 
-def _name_there(file: Path, packed: Packed | None) -> str:
+def _name_in_job(file: Path, packed: Packed | None) -> str:
     """What a file is called where the job runs.
 
     Raises:
@@ -154,8 +156,8 @@ def _name_there(file: Path, packed: Packed | None) -> str:
     return name
 
 
-def _arguments(context: Any, sent: Callable[[Any], str]) -> tuple[str, ...]:
-    """The given arguments, written again, each value as `sent` writes it."""
+def _arguments(context: Any, as_sent: Callable[[Any], str]) -> tuple[str, ...]:
+    """The given arguments, written again, each value as `as_sent` writes it."""
     positional, options = list[str](), list[str]()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name)
@@ -163,12 +165,12 @@ def _arguments(context: Any, sent: Callable[[Any], str]) -> tuple[str, ...]:
             continue
         value = context.params[parameter.name]
         if parameter.param_type_name == "argument":
-            positional.append(sent(value))
+            positional.append(as_sent(value))
         elif isinstance(value, bool):
             options.append((parameter.opts if value else parameter.secondary_opts)[0])
         else:
-            for one in value if parameter.multiple else [value]:
-                options += [max(parameter.opts, key=len), *map(sent, one if isinstance(one, tuple) else [one])]
+            for item in value if parameter.multiple else [value]:
+                options += [max(parameter.opts, key=len), *map(as_sent, item if isinstance(item, tuple) else [item])]
     return (*positional, *options)
 
 
@@ -222,7 +224,7 @@ def _is_relative(path: str) -> bool:
 
 
 def _matches(path: str, folder: Path) -> list[str]:
-    """What a relative path or glob matches in a folder, as names there."""
+    """What a relative path or glob matches in a folder, as names in it."""
     if any(magic in path for magic in "*?["):
         return glob.glob(path, root_dir=folder, recursive=True)
     return [os.path.normpath(path)] if (folder / path).exists() else []

@@ -29,10 +29,10 @@ def address_of(given: str | None) -> str:
         UsageError: the address is not that of a dashboard.
     """
     name, address = "--address", given
-    if address is None and (found := os.environ.get("RAY_API_SERVER_ADDRESS")):
-        name, address = "RAY_API_SERVER_ADDRESS", found
-    if address is None and "://" in (found := os.environ.get("RAY_ADDRESS") or ""):  # Else it is a cluster's port.
-        name, address = "RAY_ADDRESS", found
+    if address is None and (variable := os.environ.get("RAY_API_SERVER_ADDRESS")):
+        name, address = "RAY_API_SERVER_ADDRESS", variable
+    if address is None and "://" in (variable := os.environ.get("RAY_ADDRESS") or ""):  # Else it is a cluster's port.
+        name, address = "RAY_ADDRESS", variable
     address = (address or DEFAULT_ADDRESS).rstrip("/")
     if "://" not in address:
         address = f"http://{address}"
@@ -87,10 +87,10 @@ def readable(url: str) -> Iterator[None]:
     try:
         yield
     except AuthenticationError as error:
-        given = "was given another" if "invalid" in str(error).lower() else "was given none"
+        problem = "was given another" if "invalid" in str(error).lower() else "was given none"
         raise UsageError(
-            f"the cluster at '{masked(url)}' asks for its token and {given}: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or "
-            "RAY_AUTH_TOKEN_PATH where it is not in ~/.ray/auth_token"
+            f"the cluster at '{masked(url)}' asks for its token and {problem}: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
+            "or RAY_AUTH_TOKEN_PATH where it is not in ~/.ray/auth_token"
         ) from None
     except ConnectionError:
         raise UsageError(f"no Ray cluster can be reached at '{masked(url)}'; give --address http://HEAD:8265") from None

@@ -56,10 +56,10 @@ class Packed:
 
     def summary(self) -> str:
         """A line for the screen: what is sent and what is not."""
-        kept = f"; left out: {', '.join(self.left_out[:5])}" if self.left_out else ""
+        omitted = f"; left out: {', '.join(self.left_out[:5])}" if self.left_out else ""
         more = f" and {len(self.left_out) - 5} more" if len(self.left_out) > 5 else ""
         files = "1 file" if len(self.files) == 1 else f"{len(self.files):,} files"
-        return f"{files}, {_size(sum(self.files.values()))}, of {self.folder}{kept}{more}"
+        return f"{files}, {_size(sum(self.files.values()))}, of {self.folder}{omitted}{more}"
 
     def unsent(self, name: str) -> UsageError:
         """The error about a file that the job needs and that is not sent."""

@@ -41,7 +41,7 @@ LOG_BYTES_A_SECOND = 1_000_000
 _LAST_LOOKS = 3
 
 
-class Manner(NamedTuple):
+class SubmitOptions(NamedTuple):
     """How a command is submitted."""
 
     detach: bool
@@ -52,7 +52,7 @@ class Manner(NamedTuple):
     """Wait for this night's existing job instead of refusing."""
 
 
-def submit(sent: Submission, address: str | None, console: Console, manner: Manner) -> int:
+def submit(sent: Submission, address: str | None, console: Console, manner: SubmitOptions) -> int:
     """Submit a command and return its job's exit code, or 0 where nobody waits for it.
 
     Raises:
@@ -63,11 +63,11 @@ def submit(sent: Submission, address: str | None, console: Console, manner: Mann
     client = connect(url)
     with readable(url):
         attempts = _attempts(client, sent)
-        if (there := _current(attempts, manner.again)) is not None:
+        if (existing := _current(attempts, manner.again)) is not None:
             if not manner.join:
-                raise _refusal(there, url)
-            console.print(f"joined {there.submission_id}", highlight=False, markup=False, soft_wrap=True)
-            return Watch(client, there.submission_id, url, console).wait()
+                raise _refusal(existing, url)
+            console.print(f"joined {existing.submission_id}", highlight=False, markup=False, soft_wrap=True)
+            return Watch(client, existing.submission_id, url, console).wait()
         identifier, before = _next_attempt(attempts, sent)
         _send(client, sent, identifier, url)
     packed = ["the cluster's own tempscale" if sent.image_code else "this tempscale"]
@@ -92,9 +92,9 @@ def _attempts(client: Any, sent: Submission) -> dict[int, Any]:
     """The cluster's jobs of this night's run, by the number of the attempt."""
     name = re.compile(rf"{re.escape(sent.identifier)}(?:-(\d+))?")
     return {
-        int(found[1] or 1): job
+        int(match[1] or 1): job
         for job in client.list_jobs()
-        if job.submission_id and (found := name.fullmatch(job.submission_id))
+        if job.submission_id and (match := name.fullmatch(job.submission_id))
     }
 
 
@@ -106,15 +106,15 @@ def _current(attempts: dict[int, Any], again: bool) -> Any | None:
     return last if not is_over(last) or (exit_code(last) in (0, 1) and not again) else None
 
 
-def _refusal(there: Any, url: str) -> UsageError:
-    if not is_over(there):
+def _refusal(job: Any, url: str) -> UsageError:
+    if not is_over(job):
         return UsageError(
-            f"this night's run is {status(there).lower()} as {there.submission_id}; --join waits for it here, and "
-            f"this shows its log: {by_hand('logs', there.submission_id, url)}"
+            f"this night's run is {status(job).lower()} as {job.submission_id}; --join waits for it here, and "
+            f"this shows its log: {by_hand('logs', job.submission_id, url)}"
         )
-    code = exit_code(there)
+    code = exit_code(job)
     return UsageError(
-        f"this night's run is {ENDED[code]}: {there.submission_id} ended with exit code {code}; --again submits it once more"
+        f"this night's run is {ENDED[code]}: {job.submission_id} ended with exit code {code}; --again submits it once more"
     )
 
 
@@ -160,7 +160,7 @@ def _send(client: Any, sent: Submission, identifier: str, url: str) -> None:
 
 
 class Watch:
-    """Waits for a job: and shows the new lines of its log."""
+    """Waits for a job and shows the new lines of its log."""
 
     def __init__(self, client: Any, identifier: str, url: str, console: Console) -> None:
         self._client, self._identifier, self._url, self._console = client, identifier, url, console

@@ -49,8 +49,10 @@ class Table:
         return pa.Table.from_pylist(list(rows), schema=self.schema())
 
     def _check(self, names: set[str]) -> None:
-        if names != (own := {c.name for c in self.columns}):
-            raise ValueError(f"{self.name}: missing columns {sorted(own - names)}, unknown columns {sorted(names - own)}")
+        if names != (expected := {c.name for c in self.columns}):
+            raise ValueError(
+                f"{self.name}: missing columns {sorted(expected - names)}, unknown columns {sorted(names - expected)}"
+            )
 
 
 def finite(value: float) -> float | None:

@@ -54,8 +54,9 @@ class Noise(NamedTuple):
     @classmethod
     def of(cls, first: Seen, candidates: int) -> Noise:
         """With the documents of the length interval that has the fewest, less one, as degrees of freedom."""
-        each = [table["document"] for _, table in first.texts.group_by("group") if len(table) >= TEXTS_FOR_AN_INTERVAL]
-        freedom = min(len(own) if own.null_count() else equal_documents(own.to_numpy()) for own in each) - 1
+        intervals = [table["document"] for _, table in first.texts.group_by("group") if len(table) >= TEXTS_FOR_AN_INTERVAL]
+        fewest = min(len(ids) if ids.null_count() else equal_documents(ids.to_numpy()) for ids in intervals)
+        freedom = fewest - 1
         levels = (_LEVEL / 2, _LEVEL / 2 / max(1, candidates))
         return cls(*(-float(stdtrit(max(1.0, freedom), level)) for level in levels))
 
@@ -82,7 +83,9 @@ def corrected(run: Run, model: Model, temperature: Temperature, first: Seen) -> 
     names = run.storage.list(run.place(CORRECTED, model, temperature))
     tables = [run.storage.read_table(name) for name in names]
     near = {
-        i: set(own) for t in tables for i, own in zip(t["text_id"].to_pylist(), t["neighbours"].to_pylist(), strict=True)
+        i: set(neighbours)
+        for t in tables
+        for i, neighbours in zip(t["text_id"].to_pylist(), t["neighbours"].to_pylist(), strict=True)
     }
     return first._replace(near=near) if near.keys() == first.near.keys() else None
 
@@ -91,12 +94,12 @@ def by_interval(own: Seen, first: Seen) -> list[dict[str, Any]]:
     """The mean cosine inside each length interval with at least 30 texts, and its change on the same texts."""
     both = own.texts.join(first.texts.select("text_id", "inside"), on="text_id", suffix="_first", maintain_order="left")
     rows = []
-    for (edge,), mine in both.group_by("group", maintain_order=True):
-        if len(mine) >= TEXTS_FOR_AN_INTERVAL:
-            moved = (mine["inside"] - mine["inside_first"]).to_numpy()
-            change, error = float(moved.mean()), _pairs_error(moved, mine["document"])
-            mean = float(mine["inside"].to_numpy().mean())
-            rows.append({"interval": edge, "texts": len(mine), "cosine_mean": mean, "change": change, "change_se": error})
+    for (edge,), texts in both.group_by("group", maintain_order=True):
+        if len(texts) >= TEXTS_FOR_AN_INTERVAL:
+            moved = (texts["inside"] - texts["inside_first"]).to_numpy()
+            change, error = float(moved.mean()), _pairs_error(moved, texts["document"])
+            mean = float(texts["inside"].to_numpy().mean())
+            rows.append({"interval": edge, "texts": len(texts), "cosine_mean": mean, "change": change, "change_se": error})
     return sorted(rows, key=lambda row: row["interval"])
 
 
@@ -112,9 +115,10 @@ def prefix_gap(own: Seen, first: Seen) -> tuple[float | None, Error]:
     if own.probe.is_empty():
         return None, Error(None, None)
     gaps = []
-    for each in (own, first):
+    for candidate in (own, first):
         ends = (
-            each.probe.filter(pl.col("group") == edge) for edge in (each.probe["group"].min(), each.probe["group"].max())
+            candidate.probe.filter(pl.col("group") == edge)
+            for edge in (candidate.probe["group"].min(), candidate.probe["group"].max())
         )
         short, long = (end.select("text_id", "inside", "document") for end in ends)
         both = long.join(short, on="text_id", suffix="_short").sort("text_id")
@@ -127,7 +131,8 @@ def exposure(own: Seen, first: Seen, long: set[str]) -> tuple[float, Error]:
     """Exposure of the longest texts (their share of neighbour slots over their share of texts), and its change."""
     share = len(long) / len(own.near)
     taken, before = (
-        np.array([len(each.near[i] & long) / len(each.near[i]) for i in sorted(each.near)]) / share for each in (own, first)
+        np.array([len(candidate.near[i] & long) / len(candidate.near[i]) for i in sorted(candidate.near)]) / share
+        for candidate in (own, first)
     )
     document = own.document
     if document is None:
@@ -152,25 +157,26 @@ def choose(
     exposure of long texts beyond noise (Bonferroni over the candidates) and worsen neither. The smallest gap is chosen.
     """
     first = every[0]
-    found = [by_interval(own, first) for own in every]
-    if len(found[0]) < 2:
+    all_intervals = [by_interval(candidate, first) for candidate in every]
+    if len(all_intervals[0]) < 2:
         raise UsageError(
             f"fewer than two length intervals have {TEXTS_FOR_AN_INTERVAL} texts, so length collapse cannot be measured; "
             "give a larger --sample or other --intervals"
         )
-    ends = (found[0][place]["interval"] for place in (0, -1))
+    ends = (all_intervals[0][place]["interval"] for place in (0, -1))
     short, long = (set(first.texts.filter(pl.col("group") == edge)["text_id"]) for edge in ends)
     of_noise = Noise.of(first, len(every) - 1)
     rows: list[dict[str, Any]] = []
-    for own, intervals in zip(every, found, strict=True):
-        gap, gap_change = prefix_gap(own, first)
-        exposed, exposed_change = exposure(own, first, long)
+    for candidate, intervals in zip(every, all_intervals, strict=True):
+        gap, gap_change = prefix_gap(candidate, first)
+        exposed, exposed_change = exposure(candidate, first, long)
         worst = max(intervals, key=lambda row: _size(row["change"], row["change_se"]))
         row: dict[str, Any] = {
             "prefix_gap": gap, "prefix_gap_change": gap_change.value, "prefix_gap_change_se": gap_change.se,
             "exposure_long": exposed, "exposure_long_change": exposed_change.value,
             "exposure_long_change_se": exposed_change.se, "rise": _size(worst["change"], worst["change_se"]),
-            "rise_interval": worst["interval"], "short_kept": kept(own, first, short), "eligible": True, "chosen": False,
+            "rise_interval": worst["interval"], "short_kept": kept(candidate, first, short), "eligible": True,
+            "chosen": False,
         }  # fmt: skip
         rows.append(row | _judged(row, rows[0] if rows else row, intervals, _Bar(keep_neighbours, of_noise, edges)))
     better = [row for row in rows[1:] if row["better"]]
@@ -181,7 +187,7 @@ def choose(
         chosen["reason"] = "no eligible candidate betters it by more than noise"
     else:
         chosen["reason"] += f"; of such candidates the {'smallest prefix gap' if probed else 'fairest exposure'}"
-    return [{name: value for name, value in row.items() if name != "better"} for row in rows], found
+    return [{name: value for name, value in row.items() if name != "better"} for row in rows], all_intervals
 
 
 class _Bar(NamedTuple):
@@ -198,7 +204,7 @@ def _judged(
 ) -> dict[str, Any]:  # fmt: skip
     """Whether a candidate is eligible, whether it is better than the reference, and the reason."""
     keep, noise, edges = bar
-    changes = [(own["change"], own["change_se"]) for own in intervals]
+    changes = [(interval["change"], interval["change_se"]) for interval in intervals]
     changes += [(row[f"{name}_change"], row[f"{name}_change_se"]) for name in ("prefix_gap", "exposure_long")]
     if any(error is None and change for change, error in changes):
         why = "errors of its changes are not known: the texts are of too few documents"
@@ -222,11 +228,11 @@ def _judged(
 
 def fairer(row: dict[str, Any], first: dict[str, Any]) -> float:
     """How much the exposure of long texts moves towards 1, on a log scale, in standard errors of its change."""
-    own, before = row["exposure_long"], first["exposure_long"]
-    if own <= 0 or before <= 0:
-        return _size(own - before, row["exposure_long_change_se"])
+    exposed, before = row["exposure_long"], first["exposure_long"]
+    if exposed <= 0 or before <= 0:
+        return _size(exposed - before, row["exposure_long_change_se"])
     error = row["exposure_long_change_se"]
-    return _size(abs(math.log(before)) - abs(math.log(own)), None if error is None else error / own)
+    return _size(abs(math.log(before)) - abs(math.log(exposed)), None if error is None else error / exposed)
 
 
 def _size(change: float | None, error: float | None) -> float:

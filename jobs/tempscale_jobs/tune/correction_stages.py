@@ -35,9 +35,9 @@ def sides(correction: Correction) -> dict[str, Stage | None]:
         UsageError: the correction is no function of the embedding alone.
     """
     if isinstance(correction, Centre):
-        one = np.eye(correction.dim)
-        documents = Stage(correction.of_documents, one, True) if correction.unit else None
-        return {"documents": documents, "queries": Stage(correction.of_queries, one, correction.unit)}
+        identity = np.eye(correction.dim)
+        documents = Stage(correction.of_documents, identity, True) if correction.unit else None
+        return {"documents": documents, "queries": Stage(correction.of_queries, identity, correction.unit)}
     if isinstance(correction, Linear):
         documents, queries = (Stage(m, correction.matrix, True) for m in (correction.of_documents, correction.of_queries))
         same = np.array_equal(documents.mean, queries.mean)
@@ -73,8 +73,8 @@ def _plain(folder: Path, hidden: int) -> list[dict[str, Any]]:
     pooling.mkdir()
     config = {"word_embedding_dimension": hidden, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
     (pooling / "config.json").write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-    named = (("", "Transformer"), ("1_Pooling", "Pooling"))
-    return [{"idx": k, "name": str(k), "path": path, "type": f"{_TYPES}.{kind}"} for k, (path, kind) in enumerate(named)]
+    stages = (("", "Transformer"), ("1_Pooling", "Pooling"))
+    return [{"idx": k, "name": str(k), "path": path, "type": f"{_TYPES}.{kind}"} for k, (path, kind) in enumerate(stages)]
 
 
 def _append(folder: Path, modules: list[dict[str, Any]], kind: str, config: dict[str, Any]) -> Path:

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.evaluate.tasks import PLAIN, Unit, corrected_folder, folder
+from tempscale_jobs.evaluate.tasks import PLAIN, RunTask, corrected_folder, folder
 from tempscale_jobs.runs.folder import Model, Run
 
 
-class Measured(NamedTuple):
+class Comparable(NamedTuple):
     """The corrections that can be compared with temperatures."""
 
     recipes: list[str]
@@ -32,30 +32,32 @@ def candidate(reference: Temperature, recipe: str) -> str:
     return f"{reference.canonical} + {recipe}"
 
 
-def measured(done: Run, model: Model, reference: Temperature, units: Sequence[Unit], recipes: Sequence[str]) -> Measured:
+def measured(
+    done: Run, model: Model, reference: Temperature, units: Sequence[RunTask], recipes: Sequence[str]
+) -> Comparable:
     """Read the parts of a finished scoring of tasks."""
-    found = Measured([], pl.DataFrame(), [], {}, {})
+    result = Comparable([], pl.DataFrame(), [], {}, {})
     storage, frames = done.storage, list[pl.DataFrame]()
-    at = {unit.name: folder(model, reference, unit) for unit in units}
-    without = [name for name, cell in at.items() if not storage.exists(f"{corrected_folder(cell, PLAIN)}/fitted.json")]
+    cells = {unit.name: folder(model, reference, unit) for unit in units}
+    without = [name for name, cell in cells.items() if not storage.exists(f"{corrected_folder(cell, PLAIN)}/fitted.json")]
     if without and recipes:
-        found.problems.update(dict.fromkeys(without, "no retrieval, so nothing asks"))
-        return found
+        result.problems.update(dict.fromkeys(without, "no retrieval, so nothing asks"))
+        return result
     for recipe in recipes:
-        own = {name: storage.read_json(f"{corrected_folder(cell, recipe)}/fitted.json") for name, cell in at.items()}
-        problem = next((f"{data['problem']} (task {name})" for name, data in own.items() if data["problem"]), None)
+        fitted = {name: storage.read_json(f"{corrected_folder(cell, recipe)}/fitted.json") for name, cell in cells.items()}
+        problem = next((f"{data['problem']} (task {name})" for name, data in fitted.items() if data["problem"]), None)
         if problem is not None:
-            found.problems[recipe] = problem
+            result.problems[recipe] = problem
             continue
-        found.recipes.append(recipe)
-        found.fitted[recipe] = [{"task": name} | data for name, task in own.items() for data in task["fitted"]]
+        result.recipes.append(recipe)
+        result.fitted[recipe] = [{"task": name} | data for name, task in fitted.items() for data in task["fitted"]]
         label = pl.lit(candidate(reference, recipe)).alias("temperature")
-        for cell in at.values():
+        for cell in cells.values():
             frames += [
                 t.with_columns(label) for t in storage.read_frames([f"{corrected_folder(cell, recipe)}/items.parquet"])
             ]
-    for recipe in [PLAIN, *found.recipes] if recipes else []:
-        for cell in at.values():
+    for recipe in [PLAIN, *result.recipes] if recipes else []:
+        for cell in cells.values():
             for table in storage.read_frames([f"{corrected_folder(cell, recipe)}/exposure.parquet"]):
-                found.exposure.extend({"correction": None if recipe == PLAIN else recipe} | row for row in table.to_dicts())
-    return found._replace(items=pl.concat(frames) if frames else found.items)
+                result.exposure.extend({"correction": None if recipe == PLAIN else recipe} | row for row in table.to_dicts())
+    return result._replace(items=pl.concat(frames) if frames else result.items)

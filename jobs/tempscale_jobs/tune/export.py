@@ -71,8 +71,8 @@ def export(
         if saved is not None:
             _check_fitting(name, source, fingerprint, temperature, saved)
             stages = sides(saved.correction)
-        own = None if saved is None else saved.correction.canonical
-        figures = measured(runs, fingerprint, temperature, own) if runs else ""
+        correction = None if saved is None else saved.correction.canonical
+        figures = measured(runs, fingerprint, temperature, correction) if runs else ""
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as temporary:
             whole, differences = Path(temporary) / "model", []
@@ -103,7 +103,7 @@ def _check_fitting(name: str, source: Path, fingerprint: str, temperature: Tempe
     """Raise if the correction is of other embeddings than this model gives under this temperature."""
     from tempscale.model.pooling import load_head
 
-    known, own = saved.model, saved.correction
+    known, correction = saved.model, saved.correction
     if "fingerprint" in known and known["fingerprint"] != fingerprint:
         raise UsageError(f"the correction was fitted to embeddings of model {known.get('name')}, not of '{name}'")
     if "temperature" in known and known["temperature"] != temperature.canonical:
@@ -116,8 +116,10 @@ def _check_fitting(name: str, source: Path, fingerprint: str, temperature: Tempe
             f"'{name}' keeps {head.truncate_dim} dimensions (truncate_dim) after all stages, so no correction can follow "
             "as a stage; tempscale correct applies it to embeddings"
         )
-    if (dimensions := head.width(_hidden(source))) != own.dim:
-        raise UsageError(f"{own.canonical} is for embeddings of {own.dim} dimensions, and '{name}' gives {dimensions}")
+    if (dimensions := head.width(_hidden(source))) != correction.dim:
+        raise UsageError(
+            f"{correction.canonical} is for embeddings of {correction.dim} dimensions, and '{name}' gives {dimensions}"
+        )
 
 
 def _check_plain(name: str, source: Path) -> None:
@@ -166,10 +168,10 @@ def _copy(source: Path, folder: Path, inner: Path) -> None:
         relative = file.relative_to(source)
         if relative.parts[0] in ("onnx", "openvino") or any(part.startswith(".") for part in relative.parts):
             continue
-        wanted = any(file.match(pattern) for pattern in _COPIED) or (
+        matches = any(file.match(pattern) for pattern in _COPIED) or (
             file.suffix == ".safetensors" and file.parent not in (source, inner)
         )
-        if file.is_file() and wanted and file.name not in _LEFT:
+        if file.is_file() and matches and file.name not in _LEFT:
             (folder / relative).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, folder / relative)
 
@@ -211,10 +213,12 @@ def _difference(source: Path, folder: Path, temperature: Temperature, saved: Sav
     attached = Temperature(1.0) if temperature.is_foldable else saving.read(folder)
     new, old = Encoder.load(folder, attached, device="cpu"), Encoder.load(source, temperature, device="cpu")
     if temperature.roles:
-        each = ((one.encode(_PROBES, moments=False, role=role) for one in (new, old)) for role, _ in temperature.roles)
-        return max(float((one.embeddings - other.embeddings).abs().max()) for one, other in each)
-    found, expected = new.encode(_PROBES, moments=False), old.encode(_PROBES, moments=False).embeddings
+        outputs = (
+            (encoder.encode(_PROBES, moments=False, role=role) for encoder in (new, old)) for role, _ in temperature.roles
+        )
+        return max(float((one.embeddings - other.embeddings).abs().max()) for one, other in outputs)
+    output, expected = new.encode(_PROBES, moments=False), old.encode(_PROBES, moments=False).embeddings
     if saved is None or (side == "documents" and not sides(saved.correction)[side]):
-        return float((found.embeddings - expected).abs().max())
+        return float((output.embeddings - expected).abs().max())
     corrected = saved.correction.queries(expected) if side == "queries" else saved.correction.documents(expected)
-    return float((found.norms[:, None] * found.embeddings - corrected).abs().max())
+    return float((output.norms[:, None] * output.embeddings - corrected).abs().max())

@@ -27,7 +27,7 @@ _BATCH = 256
 
 
 @dataclass(frozen=True)
-class Source:
+class SearchTexts:
     """The texts for the search: those of the tasks, or of the corpus where there are no tasks."""
 
     config: TuneConfig
@@ -35,7 +35,7 @@ class Source:
     """States of the sources, which change when their texts do."""
 
 
-def search(run: Run, crew: Crew, model: Model, source: Source) -> dict[str, Any]:
+def search(run: Run, crew: Crew, model: Model, source: SearchTexts) -> dict[str, Any]:
     """Search, unless layers.json has the result, and return its content; `temperatures` is None where nothing was found."""
     if not run.storage.exists(FOUND) or run.storage.read_json(FOUND)["states"] != source.states:
         run.storage.remove(FOUND)
@@ -49,8 +49,8 @@ def search(run: Run, crew: Crew, model: Model, source: Source) -> dict[str, Any]
             settings = {"tokens": tokens, "steps": choosing.layer_steps, "seed": seed}
             for _, result in crew.run(search_layers, [Piece(0, (texts, settings), "temperatures by layer")]):
                 run.storage.write_json(FOUND, result | {"states": source.states})
-    found: dict[str, Any] = run.storage.read_json(FOUND)
-    return found
+    content: dict[str, Any] = run.storage.read_json(FOUND)
+    return content
 
 
 def candidate(found: dict[str, Any]) -> list[Temperature]:
@@ -63,14 +63,14 @@ def search_layers(worker: actor.ModelActor, texts: list[str], settings: dict[str
     from tempscale.choosing.by_layer import layer_temperatures
 
     short, long = (worker.encoder.tokenizer(texts, n).ids for n in (_SHORT, settings["tokens"]))
-    found = layer_temperatures(worker.encoder, short, long, steps=settings["steps"], seed=settings["seed"])
+    outcome = layer_temperatures(worker.encoder, short, long, steps=settings["steps"], seed=settings["seed"])
     result: dict[str, Any] = {
-        "temperatures": found.temperatures, "texts": len(texts), "tokens": settings["tokens"],
-        "objective_before": found.before.objective, "objective_after": found.after.objective,
-        "note": f"{', '.join(f'{tau:g}' for tau in found.temperatures)} from {len(texts)} texts",
+        "temperatures": outcome.temperatures, "texts": len(texts), "tokens": settings["tokens"],
+        "objective_before": outcome.before.objective, "objective_after": outcome.after.objective,
+        "note": f"{', '.join(f'{tau:g}' for tau in outcome.temperatures)} from {len(texts)} texts",
     }  # fmt: skip
     # Equal to another candidate, or no better than τ 1: there is nothing new to try.
-    if found.after.objective >= found.before.objective or len(set(found.temperatures)) == 1:
+    if outcome.after.objective >= outcome.before.objective or len(set(outcome.temperatures)) == 1:
         result |= {"temperatures": None, "note": "the search found nothing better than τ 1 in every layer"}
     return result
 
@@ -80,14 +80,14 @@ def long_texts(model: Model, config: TuneConfig, tokens: int) -> list[str]:
     tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
     rows = dict.fromkeys(islice(texts_of_source(config, tokenizer), _ROWS))
     ordered = sorted(rows, key=lambda text: (keyed_hash(text, config.seed + 1), text))
-    found: list[str] = []
+    texts: list[str] = []
     for start in range(0, len(ordered), _BATCH):
         batch = ordered[start : start + _BATCH]
         lengths = tokenizer(batch, isolate=True).lengths
-        found += [text for text, length in zip(batch, lengths, strict=True) if length >= tokens]
-        if len(found) >= config.choosing.layer_texts:
-            return found[: config.choosing.layer_texts]
-    return found
+        texts += [text for text, length in zip(batch, lengths, strict=True) if length >= tokens]
+        if len(texts) >= config.choosing.layer_texts:
+            return texts[: config.choosing.layer_texts]
+    return texts
 
 
 def texts_of_source(config: TuneConfig, tokenizer: Any) -> Iterator[str]:

@@ -39,10 +39,10 @@ def measured(folders: Sequence[str], fingerprint: str, temperature: Temperature,
 def _of_run(folder: str, fingerprint: str, temperature: str, correction: str | None) -> str:
     storage = finished(folder, "--measured ", "; give a run of tempscale audit, evaluate or tune")
     record, tables = results(storage)
-    labels = [label for label, own in record["models"].items() if own.get("fingerprint") == fingerprint]
+    labels = [label for label, model in record["models"].items() if model.get("fingerprint") == fingerprint]
     if not labels:
         raise UsageError(f"--measured '{masked(folder)}' is a run of another model; give one of this model")
-    found: list[str] = []
+    lines: list[str] = []
     source = masked(str(record.get("corpus", {}).get("source", ""))).rstrip("/").rpartition("/")[2]
     makers: dict[str, Callable[[list[dict[str, Any]], list[dict[str, Any]]], list[str]]]
     makers = {"tuning_scores": _chosen, "evaluation": _scores, "collapse_summary": partial(_collapse, source)}
@@ -50,18 +50,18 @@ def _of_run(folder: str, fingerprint: str, temperature: str, correction: str | N
         if name not in tables or (correction is not None and name != "tuning_scores"):
             continue
         rows = tables[name].filter(pl.col("model") == labels[0]).to_dicts()
-        own = [row for row in rows if row["temperature"] == temperature and row.get("correction") == correction]
-        if own:
-            found += make(rows, own)
-    if not found:
+        matching = [row for row in rows if row["temperature"] == temperature and row.get("correction") == correction]
+        if matching:
+            lines += make(rows, matching)
+    if not lines:
         what = f"correction {correction}" if correction is not None else f"τ {temperature}"
         raise UsageError(f"--measured '{masked(folder)}' measured nothing of {what}; give a run with it")
-    return "\n".join(found)
+    return "\n".join(lines)
 
 
-def _chosen(rows: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[str]:
+def _chosen(rows: list[dict[str, Any]], matching: list[dict[str, Any]]) -> list[str]:
     """The scores on items that chose nothing."""
-    (row,) = own
+    (row,) = matching
     first = rows[0]["temperature"]
     return [
         *_heads("scores on held-out items", "items", "score", f"change from τ {first}"),
@@ -71,10 +71,10 @@ def _chosen(rows: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _scores(rows: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[str]:
+def _scores(rows: list[dict[str, Any]], matching: list[dict[str, Any]]) -> list[str]:
     """The main score of each task."""
     lines = _heads("task", "metric", "score", f"change from τ {rows[0]['temperature']}")
-    for row in own:
+    for row in matching:
         subset = "" if row["subset"] == "default" else f", {row['subset']}"
         task = _cell(f"{row['task']} ({row['split']}{subset})")
         change = with_error(row["change"], row["change_se"])
@@ -82,18 +82,22 @@ def _scores(rows: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[str]:
     return [*lines, ""]
 
 
-def _collapse(source: str, rows: list[dict[str, Any]], own: list[dict[str, Any]]) -> list[str]:
+def _collapse(source: str, rows: list[dict[str, Any]], matching: list[dict[str, Any]]) -> list[str]:
     """How much a corpus collapses, beside the run's first temperature; `source` is its name, where it has one."""
-    (row,), first = own, rows[0]
-    both = [first] if row is first else [first, row]
-    heads = [f"τ {one['temperature']}" for one in both]
+    (row,), first = matching, rows[0]
+    columns = [first] if row is first else [first, row]
+    heads = [f"τ {column['temperature']}" for column in columns]
     lines = _heads(f"{row['texts']:,} texts of {_cell(source)}" if source else f"{row['texts']:,} texts", *heads)
     lines += [
-        f"| {words} | {' | '.join(estimate(one, name) for one in both)} |"
+        f"| {words} | {' | '.join(estimate(column, name) for column in columns)} |"
         for name, words in _FIGURES.items()
-        if any(one.get(name) is not None for one in both)
+        if any(column.get(name) is not None for column in columns)
     ]
-    return [*lines, f"| texts cut at the window | {' | '.join(share_of(one, 'truncated_share') for one in both)} |", ""]
+    return [
+        *lines,
+        f"| texts cut at the window | {' | '.join(share_of(column, 'truncated_share') for column in columns)} |",
+        "",
+    ]
 
 
 def _heads(*heads: str) -> list[str]:

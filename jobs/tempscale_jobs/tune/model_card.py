@@ -51,7 +51,7 @@ def model_card(facts: Facts) -> ModelCard:
         library_name="sentence-transformers", pipeline_tag="sentence-similarity", base_model=base if on_hub else None,
         tags=["sentence-transformers", "feature-extraction", TAG], **licence,
     )  # fmt: skip
-    said = f"""# {base_name} with attention temperature {temperature.canonical}
+    introduction = f"""# {base_name} with attention temperature {temperature.canonical}
 
 `{base_name}` with its attention logits divided by the temperature: A = softmax(QKᵀ / (τ√d)), τ = {temperature.canonical}
 (Length-Induced Embedding Collapse, arXiv 2410.24200, eq. 6). The temperature is folded into the query weights, so this is
@@ -62,7 +62,7 @@ No weight was trained; every weight but the queries' (and the position bias's, w
     model = SentenceTransformer("path/to/this/folder")
 """
     if not temperature.is_foldable:
-        said = f"""# {base_name} with attention temperature {temperature.canonical}
+        introduction = f"""# {base_name} with attention temperature {temperature.canonical}
 
 `{base_name}` with a schedule of attention temperatures: A = softmax(QKᵀ / (τ√d)), τ = {temperature.canonical}
 (Length-Induced Embedding Collapse, arXiv 2410.24200, eq. 6). Weights cannot express it, so it is in `{saving.FILE}`, and all
@@ -74,21 +74,22 @@ weights are the base model's. **A program that does not know the file loads the 
 """
     rows = ""
     if saved is not None:
-        own, of = saved.correction, f"{side or 'documents and queries'}"
+        correction, side = saved.correction, side or "documents and queries"
         also = "" if temperature.canonical == "1.0" else f" and attention temperature {temperature.canonical}"
-        said = f"""# {base_name} with the correction {own.canonical} of {of}{also}
+        introduction = f"""# {base_name} with the correction {correction.canonical} of {side}{also}
 
-`{base_name}` whose embeddings of {of} are corrected by stages behind its own: each is scaled to unit length, a mean is taken
-off, and a matrix applied, where the correction has one. They were fitted to a corpus and to what asks it, without training;
-see <https://github.com/tempscale/tempscale>, docs/short-texts-win.md. This is a plain checkpoint: sentence-transformers and
-any server that runs its Dense stages run it as it is. Compare vectors by the inner product.
+`{base_name}` whose embeddings of {side} are corrected by stages behind its own: each is scaled to unit length, a mean
+is taken off, and a matrix applied, where the correction has one. They were fitted to a corpus and to what asks it, without
+training; see <https://github.com/tempscale/tempscale>, docs/short-texts-win.md. This is a plain checkpoint:
+sentence-transformers and any server that runs its Dense stages run it as it is. Compare vectors by the inner product.
 """
-        rows = f"| correction | `{own.canonical}`, of {of} |\n| sha256 of the correction | `{own.digest}` |\n"
+        rows = f"| correction | `{correction.canonical}`, of {side} |\n"
+        rows += f"| sha256 of the correction | `{correction.digest}` |\n"
     return ModelCard(f"""---
 {front.to_yaml()}
 ---
 
-{said}
+{introduction}
 **Embed queries and the whole index again, together.** Vectors of this checkpoint and of the base model do not mix: a query
 embedded by one is not comparable with documents embedded by the other.
 
@@ -115,7 +116,7 @@ def _licence(source: Path) -> dict[str, Any]:
     if not card.is_file():
         return {}
     try:
-        said = ModelCard.load(card, ignore_metadata_errors=True).data.to_dict()
+        metadata = ModelCard.load(card, ignore_metadata_errors=True).data.to_dict()
     except Exception:  # A card that cannot be read costs no export.
         return {}
-    return {key: str(said[key]) for key in ("license", "license_name", "license_link") if said.get(key)}
+    return {key: str(metadata[key]) for key in ("license", "license_name", "license_link") if metadata.get(key)}

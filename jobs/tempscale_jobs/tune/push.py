@@ -22,13 +22,13 @@ def check(name: str) -> None:
     try:
         api = HfApi()
         api.whoami()
-        there = [file for file in api.list_repo_files(name) if file != _OF_THE_HUB] if api.repo_exists(name) else []
-        ours = not there or TAG in _tags(name)
+        files = [file for file in api.list_repo_files(name) if file != _OF_THE_HUB] if api.repo_exists(name) else []
+        ours = not files or TAG in _tags(name)
     except Exception as error:  # The hub's client has its own exceptions, and what carries it, too.
         raise UsageError(f"--push '{name}' cannot be written: {reason(error)}; see `hf auth login`, or HF_TOKEN") from None
     if not ours:
         raise UsageError(
-            f"--push '{name}' holds files that tempscale export did not write, such as '{there[0]}'; choose another name"
+            f"--push '{name}' holds files that tempscale export did not write, such as '{files[0]}'; choose another name"
         )
 
 
@@ -41,13 +41,13 @@ def push(name: str, folder: str, message: str, public: bool) -> str:
     try:
         api = HfApi()
         api.create_repo(name, private=not public, exist_ok=True)
-        done = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, delete_patterns=["*"])
+        commit = api.upload_folder(repo_id=name, folder_path=folder, commit_message=message, delete_patterns=["*"])
     except Exception as error:  # See `check`.
         sends = f"hf upload {name} '{folder}'"
         raise IncompleteRun(
             f"'{folder}' is written, but '{name}' did not get it: {reason(error)}; `{sends}` sends it"
         ) from None
-    return str(done.repo_url)
+    return str(commit.repo_url)
 
 
 def _tags(name: str) -> list[str]:

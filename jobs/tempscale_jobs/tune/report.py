@@ -25,21 +25,21 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
     by_scores = run["choice"]["by"] == "scores"
     table = tables["tuning_scores" if by_scores else "tuning_collapse"]
     names, edges = labels(table["temperature"]), run["config"]["choosing"]["intervals"]
-    named = table.with_columns(pl.col("temperature").replace(names))
-    both = pl.format("{} at {}", "correction", "temperature")
-    named = named.with_columns(
-        pl.when(pl.col("correction").is_null()).then("temperature").otherwise(both).alias("temperature")
+    labelled = table.with_columns(pl.col("temperature").replace(names))
+    with_correction = pl.format("{} at {}", "correction", "temperature")
+    labelled = labelled.with_columns(
+        pl.when(pl.col("correction").is_null()).then("temperature").otherwise(with_correction).alias("temperature")
     )
     charts: dict[str, Any] = {"scores": None, "gap": None, "exposure": None, "intervals": None}
     if by_scores:
-        charts["scores"] = _halves(named)
+        charts["scores"] = _halves(labelled)
     else:
-        charts["gap"] = _changes(named, "prefix_gap_change", "change of the prefix gap")
-        charts["exposure"] = _changes(named, "exposure_long_change", "change of the longest texts' exposure")
+        charts["gap"] = _changes(labelled, "prefix_gap_change", "change of the prefix gap")
+        charts["exposure"] = _changes(labelled, "exposure_long_change", "change of the longest texts' exposure")
         intervals = tables["tuning_intervals"].with_columns(pl.col("temperature").replace(names))
         charts["intervals"] = _intervals(intervals, edges)
-    heads, rows = (_score_rows if by_scores else _collapse_rows)(named, edges)
-    steps = {step: done["seconds"] for step, done in run.get("steps", {}).items()}
+    heads, rows = (_score_rows if by_scores else _collapse_rows)(labelled, edges)
+    steps = {step: record["seconds"] for step, record in run.get("steps", {}).items()}
     return page(
         "tune.html.j2", run, {f"t-{key}": chart for key, chart in charts.items() if chart is not None}, steps,
         choice={"id": "t", "charts": charts}, temperatures=names, verdict=sentences.answer(run), heads=heads, rows=rows,
@@ -74,8 +74,8 @@ def _collapse_rows(table: pl.DataFrame, edges: Sequence[int]) -> tuple[list[str]
 
 def _rows(table: pl.DataFrame, cells: list[list[str]]) -> list[dict[str, Any]]:
     return [
-        {"name": row["temperature"], "chosen": row["chosen"], "reason": row["reason"], "cells": own}
-        for row, own in zip(table.to_dicts(), cells, strict=True)
+        {"name": row["temperature"], "chosen": row["chosen"], "reason": row["reason"], "cells": row_cells}
+        for row, row_cells in zip(table.to_dicts(), cells, strict=True)
     ]
 
 
@@ -96,8 +96,8 @@ def _halves(table: pl.DataFrame) -> alt.Chart | None:
 
 def _changes(table: pl.DataFrame, name: str, title: str) -> alt.Chart | None:
     """The change of a figure under each candidate with its 95 % interval, coloured by whether it may be chosen."""
-    every = [row for row in table.to_dicts()[1:] if row[name] is not None]
-    rows = [point(_kind(row), "", row["temperature"], row[name], row[f"{name}_se"]) for row in every]
+    known = [row for row in table.to_dicts()[1:] if row[name] is not None]
+    rows = [point(_kind(row), "", row["temperature"], row[name], row[f"{name}_se"]) for row in known]
     return about_zero(rows, title, colour(_KINDS, colours=[COLOURS[2], COLOURS[0], GREY]))
 
 

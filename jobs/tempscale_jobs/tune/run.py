@@ -12,7 +12,7 @@ from tempscale_jobs.audit.run import audit
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.tune import TuneConfig
 from tempscale_jobs.corpus import peek, sources
-from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.shards import TextShards
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.evaluate.run import evaluate
@@ -68,11 +68,11 @@ def _choose(config: TuneConfig, life: Lifecycle, states: dict[str, Any], journal
     with life.cluster() as cluster:
         candidates, config = run.temperatures, life.settled(config, cluster)
         if config.choosing.layers:
-            source = layers.Source(config, states)
+            source = layers.SearchTexts(config, states)
             with Crew(run, cluster, model, config.embedding) as crew, journal.stage("search one τ a layer") as stage:
-                found = layers.search(run, crew, model, source)
-                stage.note = found["note"]
-            candidates = candidates + [t for t in layers.candidate(found) if t not in candidates]
+                result = layers.search(run, crew, model, source)
+                stage.note = result["note"]
+            candidates = candidates + [t for t in layers.candidate(result) if t not in candidates]
         if config.tasks:
             tables, choice = _choose_by_scores(config, run, candidates, list(states), journal)
         else:
@@ -103,7 +103,7 @@ def _check_inputs(config: TuneConfig) -> None:
     if config.tasks:
         tasks.check(tasks.expand(config.tasks), config.seed)
     else:
-        peek.first_items(Texts(config.texts(), Embedding.model_validate({}), config.out), config.out)
+        peek.first_items(TextShards(config.texts(), Embedding.model_validate({}), config.out), config.out)
 
 
 def _states(config: TuneConfig) -> dict[str, Any]:
@@ -118,27 +118,29 @@ def _choose_by_scores(
     config: TuneConfig, run: Run, candidates: list[Temperature], names: list[str], journal: Journal
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Evaluate the candidates and choose by scores; returns the table and the facts for run.json."""
-    done = evaluate(config.evaluation(candidates), journal)
+    evaluation = evaluate(config.evaluation(candidates), journal)
     with journal.stage("choose") as stage:
-        tables = folder.load_tables(done.storage)
+        tables = folder.load_tables(evaluation.storage)
         items = tables.get("evaluation_items", pl.DataFrame(schema={"task": pl.String}))
         (model,), reference = run.models, candidates[0]
         units = [unit for unit in tasks.expand(config.tasks) if unit.name in names]
-        found = corrections.measured(done, model, reference, units, config.choosing.corrections)
-        if found.recipes:
-            items = pl.concat([items, found.items.select(set(found.items.columns) & set(items.columns))], how="diagonal")
+        measured = corrections.measured(evaluation, model, reference, units, config.choosing.corrections)
+        if measured.recipes:
+            items = pl.concat(
+                [items, measured.items.select(set(measured.items.columns) & set(items.columns))], how="diagonal"
+            )
         parts = scores.split(items, names, config.choosing.held_out, config.seed)
         every: list[tuple[str, Temperature, str | None]] = [(t.canonical, t, None) for t in candidates]
-        every += [(corrections.candidate(reference, recipe), reference, recipe) for recipe in found.recipes]
+        every += [(corrections.candidate(reference, recipe), reference, recipe) for recipe in measured.recipes]
         rows = scores.choose(parts, [label for label, *_ in every], config.seed)
         keyed = [run.key(model, t) | {"correction": recipe} | row for (_, t, recipe), row in zip(every, rows, strict=True)]
         facts = _facts([t for _, t, _ in every], rows) | {"by": "scores", "tasks": list(parts.dev)}
         facts |= {"left_out": parts.left_out, "correction": next(row["correction"] for row in keyed if row["chosen"])}
-        facts["without_correction"] = found.problems
-        for recipe, fitted in found.fitted.items():
+        facts["without_correction"] = measured.problems
+        for recipe, fitted in measured.fitted.items():
             run.storage.write_json(words.file_of(recipe), model.fitted(reference, fitted), plain=True)
         stage.note = _note(facts)
-    shown = [run.key(model, reference) | row for row in found.exposure]
+    shown = [run.key(model, reference) | row for row in measured.exposure]
     return {SCORES.name: SCORES.build_rows(keyed), EXPOSURE.name: EXPOSURE.build_rows(shown)}, facts
 
 
@@ -146,27 +148,33 @@ def _choose_by_collapse(
     config: TuneConfig, run: Run, candidates: list[Temperature], journal: Journal
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Audit under the candidates and choose without labels; returns the tables and the facts for run.json."""
-    done = audit(config.audit(candidates), journal)
+    audited = audit(config.audit(candidates), journal)
     with journal.stage("choose") as stage:
-        (model,), reference = done.models, candidates[0]
-        every = [collapse.measured(done, model, t) for t in candidates]
-        own = collapse.corrected(done, model, reference, every[0]) if RECIPE in config.choosing.corrections else None
+        (model,), reference = audited.models, candidates[0]
+        every = [collapse.measured(audited, model, t) for t in candidates]
+        corrected = (
+            collapse.corrected(audited, model, reference, every[0]) if RECIPE in config.choosing.corrections else None
+        )
         tried: list[tuple[Temperature, str | None]] = [(t, None) for t in candidates]
-        if own is not None:
-            every.append(own)
+        if corrected is not None:
+            every.append(corrected)
             tried.append((reference, RECIPE))
         rows, intervals = collapse.choose(every, config.choosing.keep_neighbours, config.choosing.intervals)
         keyed = [run.key(model, t) | {"correction": recipe} | row for (t, recipe), row in zip(tried, rows, strict=True)]
         tables = {
             COLLAPSE.name: COLLAPSE.build_rows(keyed),
             INTERVALS.name: INTERVALS.build_rows(
-                [run.key(model, t) | row for t, found in zip(candidates, intervals, strict=False) for row in found]
+                [
+                    run.key(model, t) | row
+                    for t, interval_rows in zip(candidates, intervals, strict=False)
+                    for row in interval_rows
+                ]
             ),
         }
         facts = _facts([t for t, _ in tried], rows) | {"by": "collapse", "texts": len(every[0].texts)}
         facts["correction"] = next(row["correction"] for row in keyed if row["chosen"])
-        if own is not None:
-            measured = done.storage.read_json(by_length.name(done, model, reference, "corpus"))
+        if corrected is not None:
+            measured = audited.storage.read_json(by_length.name(audited, model, reference, "corpus"))
             run.storage.write_json(words.file_of(RECIPE), measured, plain=True)
         facts["probed"] = every[0].probe["text_id"].n_unique()
         stage.note = _note(facts)

@@ -42,37 +42,37 @@ class Half(NamedTuple):
 
     def score(self, candidate: str) -> float:
         """The candidate's score."""
-        own = self.values[candidate]
-        return float(own.mean()) if self.gold is None else rho(own, self.gold)
+        values = self.values[candidate]
+        return float(values.mean()) if self.gold is None else rho(values, self.gold)
 
     def change(self, candidate: str, reference: str, seed: int) -> Error:
         """The change of the score from the reference's, with its standard error."""
-        own, first = self.values[candidate], self.values[reference]
-        if np.array_equal(own, first):
+        values, first = self.values[candidate], self.values[reference]
+        if np.array_equal(values, first):
             return Error(0.0, 0.0)
         if self.gold is not None:
-            return paired.rank_correlation(own, self.gold, first, seed)
-        found = paired.mean(own - first, self.clusters)
+            return paired.rank_correlation(values, self.gold, first, seed)
+        found = paired.mean(values - first, self.clusters)
         if self.drawn is None:
             return found
         return Error(found.value, together(found.se, self.drawn[candidate] - self.drawn[reference]))
 
     def resampled(self, candidate: str, reference: str, generator: np.random.Generator) -> np.ndarray:
         """The change in each resample of the items, (resamples,); NaN where a resample has one gold score only."""
-        own, first = self.values[candidate], self.values[reference]
-        how: dict[str, Any] = {"n_resamples": RESAMPLES, "batch": _BATCH, "method": "percentile", "rng": generator}
+        values, first = self.values[candidate], self.values[reference]
+        options: dict[str, Any] = {"n_resamples": RESAMPLES, "batch": _BATCH, "method": "percentile", "rng": generator}
         if self.gold is None:
-            _, groups = np.unique(np.arange(len(own)) if self.clusters is None else self.clusters, return_inverse=True)
-            sums, sizes = np.bincount(groups, own - first), np.bincount(groups)
-            found = stats.bootstrap((sums, sizes), lambda a, b, axis: a.sum(axis) / b.sum(axis), paired=True, **how)
-            return np.asarray(found.bootstrap_distribution) + self._redrawn(candidate, reference, generator)
+            _, groups = np.unique(np.arange(len(values)) if self.clusters is None else self.clusters, return_inverse=True)
+            sums, sizes = np.bincount(groups, values - first), np.bincount(groups)
+            result = stats.bootstrap((sums, sizes), lambda a, b, axis: a.sum(axis) / b.sum(axis), paired=True, **options)
+            return np.asarray(result.bootstrap_distribution) + self._redrawn(candidate, reference, generator)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # Degenerate resamples are NaN and left out.
-            found = stats.bootstrap(
-                (own, first, self.gold), lambda a, b, gold: rho(a, gold) - rho(b, gold), paired=True,
-                vectorized=False, **how,
+            result = stats.bootstrap(
+                (values, first, self.gold), lambda a, b, gold: rho(a, gold) - rho(b, gold), paired=True,
+                vectorized=False, **options,
             )  # fmt: skip
-        return np.asarray(found.bootstrap_distribution)
+        return np.asarray(result.bootstrap_distribution)
 
     def _redrawn(self, candidate: str, reference: str, generator: np.random.Generator) -> np.ndarray | float:
         """The noise of the training draws: Student's t values times their error, since the draws are too few to resample."""
@@ -103,11 +103,11 @@ def split(items: pl.DataFrame, tasks: Sequence[str], held_out: float, seed: int)
         rows = items.filter(pl.col("task") == task)
         halves: tuple[list[Half], list[Half]] = ([], [])
         # Where no task of the run has items, `items` has no further columns.
-        for _, own in rows.group_by("split", "subset", maintain_order=True) if len(rows) else ():
-            column = "predicted" if own["value"].null_count() else "value"
-            if own[column].null_count():
+        for _, group in rows.group_by("split", "subset", maintain_order=True) if len(rows) else ():
+            column = "predicted" if group["value"].null_count() else "value"
+            if group[column].null_count():
                 continue
-            first = own.filter(pl.col("temperature") == own["temperature"].first())
+            first = group.filter(pl.col("temperature") == group["temperature"].first())
             source = sources(first)
             learned = first["right"].null_count() == 0
             if learned and len(first["right"][0]) < 2 * DRAWS_FOR_A_HALF:
@@ -116,17 +116,17 @@ def split(items: pl.DataFrame, tasks: Sequence[str], held_out: float, seed: int)
             for place, (half, chosen) in enumerate(zip(halves, (~held, held), strict=True)):
                 names = first["item"].filter(pl.Series(chosen))
                 order = pl.DataFrame({"item": names})
-                mine = {
+                tables = {
                     label: order.join(one, on="item", how="left", maintain_order="left", validate="1:1")
-                    for (label,), one in own.group_by("temperature", maintain_order=True)
+                    for (label,), one in group.group_by("temperature", maintain_order=True)
                 }
                 if learned:
-                    every = ((label, table["right"].to_list()) for label, table in mine.items())
+                    every = ((label, table["right"].to_list()) for label, table in tables.items())
                     right = {label: np.array(rows, dtype=np.float64)[:, place::2] for label, rows in every}
                     values = {label: each.mean(1) for label, each in right.items()}
                     half.append(Half(values, None, source[chosen], {label: each.mean(0) for label, each in right.items()}))
                     continue
-                values = {label: table[column].to_numpy() for label, table in mine.items()}
+                values = {label: table[column].to_numpy() for label, table in tables.items()}
                 gold = None if column == "value" else first["gold"].filter(pl.Series(chosen)).to_numpy()
                 half.append(Half(values, gold, source[chosen] if gold is None else None))
         if not halves[0] or min(len(half) for both in halves for half in both) < ITEMS_FOR_A_HALF:
@@ -172,8 +172,8 @@ def _row(parts: Parts, candidate: str, reference: str, seed: int) -> dict[str, A
     row: dict[str, Any] = {"held_low": None, "held_high": None, "eligible": True, "chosen": False, "reason": None}
     for name, tasks in (("dev", parts.dev), ("held", parts.held)):
         changes = [[half.change(candidate, reference, seed) for half in halves] for halves in tasks.values()]
-        errors = [change.se for own in changes for change in own]
-        weights = [1 / len(own) / len(changes) for own in changes for _ in own]
+        errors = [change.se for task_changes in changes for change in task_changes]
+        weights = [1 / len(task_changes) / len(changes) for task_changes in changes for _ in task_changes]
         row[f"{name}_items"] = sum(len(half) for halves in tasks.values() for half in halves)
         row[f"{name}_score"] = _over(tasks, lambda half: half.score(candidate))
         row[f"{name}_change"] = row[f"{name}_score"] - _over(tasks, lambda half: half.score(reference))

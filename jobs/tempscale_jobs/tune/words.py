@@ -57,56 +57,58 @@ def _scores(choice: dict[str, Any], table: pl.DataFrame) -> list[str]:
     first = table.row(0, named=True)
     best = max(table.to_dicts(), key=lambda row: row["dev_score"])
     names = labels(table["temperature"])
-    found = [
+    sentences = [
         f"The mean score over {count(len(choice['tasks']), 'task')} is {number(first['dev_score'])} on the development part "
         f"({count(first['dev_items'], 'item')}) and {number(first['held_score'])} on the held-out part "
         f"({count(first['held_items'], 'item')}) at {names[first['temperature']]}."
     ]
     if best == first:
-        found.append("On the development part no other candidate scores higher.")
+        sentences.append("On the development part no other candidate scores higher.")
     else:
         low, high = number(best["held_low"]), number(best["held_high"])
         name = named(best["temperature"], best["correction"], names)
-        found.append(
+        sentences.append(
             f"On the development part {name} scores highest, {number(best['dev_score'])}, a change of "
             f"{with_error(best['dev_change'], best['dev_change_se'])}; on the held-out part, not used to choose it, the "
             f"change is {number(best['held_change'])} (paired bootstrap, 95 %: {low} to {high})."
         )
     if choice["left_out"]:
-        found.append(f"Left out, because too few items have a score each: {', '.join(choice['left_out'])}.")
-    return found
+        sentences.append(f"Left out, because too few items have a score each: {', '.join(choice['left_out'])}.")
+    return sentences
 
 
 def corrected(choice: dict[str, Any], tables: dict[str, pl.DataFrame]) -> list[str]:
     """What corrections do to exposure, and what they cost: the fairest, and those left out."""
     exposure = tables.get("tuning_exposure", pl.DataFrame())
-    found = [f"No correction was tried: {what}, {why}." for what, why in choice["without_correction"].items()]
+    sentences = [f"No correction was tried: {what}, {why}." for what, why in choice["without_correction"].items()]
     if exposure.is_empty() or exposure["correction"].null_count() == len(exposure):
-        return found[:1]
+        return sentences[:1]
     if exposure.group_by("task", "split", "subset", "correction").len()["len"].max() == 1:
-        return [*found, "All documents are of one length as the model sees them, so no length can win."]
-    spread = {own: unfairness(exposure, own) for own in exposure["correction"].unique(maintain_order=True).to_list()}
-    fairest = min((own for own in spread if own is not None), key=lambda own: spread[own])
+        return [*sentences, "All documents are of one length as the model sees them, so no length can win."]
+    spread = {
+        recipe: unfairness(exposure, recipe) for recipe in exposure["correction"].unique(maintain_order=True).to_list()
+    }
+    fairest = min((recipe for recipe in spread if recipe is not None), key=lambda recipe: spread[recipe])
     row = next(row for row in tables["tuning_scores"].to_dicts() if row["correction"] == fairest)
-    found.append(
+    sentences.append(
         f"Documents of each fifth of length, shortest first, are shown {shown(exposure, None)} times as often as is "
         f"fair. Without embedding again, the correction {fairest} makes it {shown(exposure, fairest)}, and changes the "
         f"held-out score by {with_error(row['held_change'], row['held_change_se'])}: it is in corrections/."
     )
-    return found
+    return sentences
 
 
 def unfairness(exposure: pl.DataFrame, correction: str | None) -> float:
     """The mean distance of ln exposure from 0, over fifths and tasks; a fifth that is never shown counts as 1/100."""
-    own = exposure.filter(pl.col("correction").eq_missing(pl.lit(correction)))
-    return float(own["exposure"].clip(0.01).log().abs().mean())
+    rows = exposure.filter(pl.col("correction").eq_missing(pl.lit(correction)))
+    return float(rows["exposure"].clip(0.01).log().abs().mean())
 
 
 def shown(exposure: pl.DataFrame, correction: str | None) -> str:
     """The exposures of the fifths, shortest first, the mean over tasks."""
-    own = exposure.filter(pl.col("correction").eq_missing(pl.lit(correction)))
+    rows = exposure.filter(pl.col("correction").eq_missing(pl.lit(correction)))
     place = pl.int_range(pl.len()).over("task", "split", "subset").alias("fifth")
-    means = own.with_columns(place).group_by("fifth", maintain_order=True).agg(pl.col("exposure").mean()).sort("fifth")
+    means = rows.with_columns(place).group_by("fifth", maintain_order=True).agg(pl.col("exposure").mean()).sort("fifth")
     return " ".join(f"{value:.2f}" for value in means["exposure"])
 
 
@@ -115,28 +117,28 @@ def _collapse(choice: dict[str, Any], table: pl.DataFrame, edges: list[int]) -> 
     first, names = rows[0], labels(table["temperature"])
     label = names[first["temperature"]]
     exposed = f"the exposure of the longest texts is {number(first['exposure_long'])} (1 is fair)"
-    found = [f"At {label}, over {count(choice['texts'], 'text')}, {exposed}."]
+    sentences = [f"At {label}, over {count(choice['texts'], 'text')}, {exposed}."]
     if first["prefix_gap"] is None:
-        found.append("The prefix gap is not known: too few texts are long enough.")
+        sentences.append("The prefix gap is not known: too few texts are long enough.")
     else:
-        found.append(f"The prefix gap, over {count(choice['probed'], 'text')}, is {number(first['prefix_gap'])}.")
-    out = [row for row in rows[1:] if not row["eligible"]]
-    if out:
-        why = Counter(_barred(row["reason"]) for row in out)
+        sentences.append(f"The prefix gap, over {count(choice['probed'], 'text')}, is {number(first['prefix_gap'])}.")
+    barred = [row for row in rows[1:] if not row["eligible"]]
+    if barred:
+        why = Counter(_barred(row["reason"]) for row in barred)
         reasons = ", ".join(f"{times} because {reason}" for reason, times in why.items())
-        found.append(f"{len(out)} of {count(len(rows) - 1, 'other candidate')} may not be chosen: {reasons}.")
+        sentences.append(f"{len(barred)} of {count(len(rows) - 1, 'other candidate')} may not be chosen: {reasons}.")
     chosen = next(row for row in rows if row["chosen"])
     if chosen is not first:
-        found.append(
+        sentences.append(
             f"{named(chosen['temperature'], chosen['correction'], names)} changes the prefix gap by "
             f"{with_error(chosen['prefix_gap_change'], chosen['prefix_gap_change_se'])} and the longest texts' exposure by "
             f"{with_error(chosen['exposure_long_change'], chosen['exposure_long_change_se'])}; short texts keep "
             f"{share(chosen['short_kept'])} of their nearest, and from {_names(edges)} no mean cosine rises beyond error."
         )
-    found.append(
+    sentences.append(
         "Without labels nothing is known about scores: if you have labels, check the choice with tempscale evaluate."
     )
-    return found
+    return sentences
 
 
 def _barred(reason: str) -> str:

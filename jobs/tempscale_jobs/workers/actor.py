@@ -44,7 +44,7 @@ one GPU, where there are as many CPUs: each makes 0.1 to 0.7 million tokens a se
 _LOST_DEVICE = 70
 """Exit code of a worker that has lost its GPU."""
 Step = Callable[..., Any]
-"""A step's function for one piece of work on an actor, which it is given first: it writes durable parts.
+"""A step's function for one piece of work on an actor, its first argument: it writes durable parts.
 
 What needs no model may be left to a function that it returns: on a GPU the next piece runs beside it.
 """
@@ -89,15 +89,15 @@ class PlainActor:
             grow_segments()
 
     def started(self) -> None:
-        """Tell that it has."""
+        """Answer once the actor has started."""
 
-    def call(self, function: Callable[..., Any], *arguments: Any, **how: Any) -> None:
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         """Run a function that needs no model."""
-        function(*arguments, **how)
+        function(*arguments, **options)
         return_freed()
 
     def unload(self) -> None:
-        """Free what a model has of a GPU's memory: only steps follow that need none."""
+        """Free the model's memory on the GPU: the steps that follow need no model."""
 
 
 class ModelActor(PlainActor):
@@ -108,7 +108,7 @@ class ModelActor(PlainActor):
 
         super().__init__(gpus)
         self.turn = threading.Lock()
-        """Of the piece that runs the model; of an actor without a GPU there is one piece at a time."""
+        """Held by the piece that runs the model; an actor without a GPU has one piece at a time."""
         self.overlaps = bool(gpus)
         """Whether a piece is written while another one runs the model."""
         self.model = model
@@ -116,8 +116,8 @@ class ModelActor(PlainActor):
         """What prevented the model from being loaded."""
         self._budget_noted = False
         device = "cuda" if gpus else "cpu"
-        if storage.exists(budget_name(model)) and (kept := budget_kept(storage.read_json(budget_name(model)), device)):
-            settings = settings | {"token_budget": kept}
+        if storage.exists(budget_name(model)) and (budget := budget_kept(storage.read_json(budget_name(model)), device)):
+            settings = settings | {"token_budget": budget}
         self.temperatures = [Temperature.of(value) for value in temperatures]
         try:
             self._load(storage, settings | {"device": device})
@@ -179,8 +179,8 @@ class ModelActor(PlainActor):
     @property
     def device(self) -> torch.device:
         """The device that the model is on."""
-        found: torch.device = next(self.encoder.model.parameters()).device
-        return found
+        device: torch.device = next(self.encoder.model.parameters()).device
+        return device
 
     def computes_socm(self) -> bool:
         """Whether SOCM is computed on this actor's GPU; see `tempscale.second_order.routing`."""
@@ -202,10 +202,10 @@ class ModelActor(PlainActor):
             self.storage.write_json(name, budget_to_keep(self.encoder.token_budget, self.device.type))
         self._budget_noted = True
 
-    def encode(self, tokens: Tokens, **how: Any) -> Encoded:
+    def encode(self, tokens: Tokens, **options: Any) -> Encoded:
         """Call `Encoder.encode_tokens` so that it isolates texts on which the model fails; a lost GPU ends the process."""
         try:
-            return self.encoder.encode_tokens(tokens, isolate=True, **how)
+            return self.encoder.encode_tokens(tokens, isolate=True, **options)
         except RuntimeError as error:
             end_if_lost(error)
             raise
@@ -223,9 +223,9 @@ class ModelActor(PlainActor):
 
         `piece` names it, such as «shard 7»; `died` says that a micro-batch was halved because a process died in it.
         """
-        before = self.encoder.halved
+        halved_before = self.encoder.halved
         yield
-        memory = self.encoder.halved - before
+        memory = self.encoder.halved - halved_before
         causes = ["its process died there"] * died + [f"{memory} × memory did not hold one"] * bool(memory)
         name = f"{place(EXCEPTIONS, self.model)}/{piece.replace(' ', '-')}.json"
         self.storage.remove(name)  # An attempt that died may have written it.
@@ -271,13 +271,13 @@ def ahead(cluster: Cluster) -> int:
 
 
 def prepared(batch: pa.Table, prepare: Callable[..., pa.Table | None], shared: dict[str, Any]) -> pa.Table:
-    """A block of Ray Data from a batch of one row: what a piece is prepared to, if anything, or its failure."""
-    row, failed, work = batch.to_pylist()[0], dict.fromkeys(COLUMNS), None
+    """A block of Ray Data from a batch of one row: the prepared piece, if there is any, or its failure."""
+    row, failure, work = batch.to_pylist()[0], dict.fromkeys(COLUMNS), None
     try:
         work = prepare(*row["arguments"], **shared)
     except Exception as error:
-        failed = columns_of(error)
-    strings = {"name": row["name"], **failed}
+        failure = columns_of(error)
+    strings = {"name": row["name"], **failure}
     columns = {"number": pa.array([row["number"]], pa.int64())}
     columns |= {name: pa.array([value], pa.string()) for name, value in strings.items()}
     if work is not None:
@@ -307,6 +307,6 @@ def tokenizer(folder: str, max_length: int, long: Any, prompt: str = "", digest:
     from tempscale.model.tokens import Tokenizer
 
     check_tokens(folder, digest)
-    found = Tokenizer(Path(resolve(folder)), max_length, long, prompt)
+    loaded = Tokenizer(Path(resolve(folder)), max_length, long, prompt)
     check_tokens(folder, digest)
-    return found
+    return loaded

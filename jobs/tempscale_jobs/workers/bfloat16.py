@@ -40,17 +40,17 @@ def settle(run: Run, cluster: Cluster, asked: str) -> Settled:
     """The precision of a run for the precision that is asked for, `auto` among them; it is decided once and kept."""
     if run.storage.exists(COMPUTED_IN):
         return Settled(**run.storage.read_json(COMPUTED_IN))
-    found = decided(asked, workers(cluster))
-    run.storage.write_json(COMPUTED_IN, found._asdict())
-    return found
+    settled = decided(asked, workers(cluster))
+    run.storage.write_json(COMPUTED_IN, settled._asdict())
+    return settled
 
 
 def decided(asked: str, seen: list[Processor]) -> Settled:
     """bfloat16 instead of `auto` if every processor multiplies in it, otherwise float32."""
-    without = sorted({own.name for own in seen if not own.instructions})
-    have = "; ".join(sorted({f"{own.instructions} of {own.name}" for own in seen if own.instructions}))
+    without = sorted({device.name for device in seen if not device.instructions})
+    have = "; ".join(sorted({f"{device.instructions} of {device.name}" for device in seen if device.instructions}))
     if asked == "tf32":
-        if others := sorted({own.name for own in seen if own.instructions != _OF_A_GPU}):
+        if others := sorted({device.name for device in seen if device.instructions != _OF_A_GPU}):
             raise UsageError(
                 f"--precision tf32 is for GPUs from compute capability 8 on, and {' and '.join(others)} is none; choose "
                 "float32, bfloat16 or auto"
@@ -91,4 +91,4 @@ def workers(cluster: Cluster) -> list[Processor]:
     resource, gpu = ("GPU", True) if cluster.gpus else ("CPU", False)
     nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get(resource, 0) > 0]
     # Where the autoscaler has yet to start the first machine, the question itself starts it.
-    return [found for _, found in ask_nodes(here, dict.fromkeys(nodes or [None], (gpu,)), gpus=_LITTLE if gpu else 0)]
+    return [answer for _, answer in ask_nodes(here, dict.fromkeys(nodes or [None], (gpu,)), gpus=_LITTLE if gpu else 0)]

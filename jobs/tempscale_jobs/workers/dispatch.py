@@ -72,13 +72,13 @@ class Piece(NamedTuple):
     """A piece of a step's work, which one worker does at a time and which is done again whole where its worker dies."""
 
     number: Any
-    """What tells it from the others: a number, or the two of a tile."""
+    """What distinguishes it from the others: a number, or the two of a tile."""
     arguments: tuple[Any, ...] = ()
-    """What the step's function is given."""
+    """The arguments of the step's function."""
     name: str = ""
     """What people call it, such as «shard 7»."""
     files: tuple[str, ...] = ()
-    """The durable parts that it writes; it is finished where all are there."""
+    """The durable parts that it writes; it is finished once all of them exist."""
     size: int = 0
     """How much of the step's total it is, as its progress bar counts: texts, or pairs."""
     cost: float = 1.0
@@ -90,8 +90,8 @@ class Piece(NamedTuple):
 def missing(storage: Storage, pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces that are not finished."""
     folders = {name.rpartition("/")[0] for piece in pieces for name in piece.files}
-    there = {name for folder in folders for name in storage.list(folder)}
-    return [piece for piece in pieces if not there.issuperset(piece.files)]
+    existing = {name for folder in folders for name in storage.list(folder)}
+    return [piece for piece in pieces if not existing.issuperset(piece.files)]
 
 
 def sums(pieces: Iterable[Piece]) -> tuple[int, float]:
@@ -102,8 +102,8 @@ def sums(pieces: Iterable[Piece]) -> tuple[int, float]:
 
 def advance_by_finished(stage: Stage, pieces: Sequence[Piece], left: Sequence[Piece]) -> None:
     """Begin the progress of a step with the pieces that an earlier session has finished: all but those that are `left`."""
-    (whole, cost), (still, costing) = sums(pieces), sums(left)
-    stage.advance(whole - still, cost - costing)
+    (size, cost), (left_size, left_cost) = sums(pieces), sums(left)
+    stage.advance(size - left_size, cost - left_cost)
 
 
 def run_tasks(
@@ -128,27 +128,27 @@ def results(
     """The results of a function of each of these arguments, in their order: tasks beside model actors, on the nodes `where`
     says.
     """
-    how = dict(BESIDE_ACTORS) | ({"scheduling_strategy": "DEFAULT"} | dict(where) if where else {})
+    options = dict(BESIDE_ACTORS) | ({"scheduling_strategy": "DEFAULT"} | dict(where) if where else {})
     pieces = [Piece(k, arguments, f"{name} {k}") for k, arguments in enumerate(work)]
-    found = {piece.number: result for piece, result in run_tasks(cluster, function, pieces, how=how)}
-    return [found[k] for k in range(len(work))]
+    by_number = {piece.number: result for piece, result in run_tasks(cluster, function, pieces, how=options)}
+    return [by_number[k] for k in range(len(work))]
 
 
 def share(value: Any) -> Any:
-    """A reference to a value that many tasks are given."""
+    """A reference to a value, for many tasks."""
     import ray
 
     return ray.put(value)
 
 
 def later(function: Callable[..., Any], *arguments: Any) -> Any:
-    """A reference to what a task makes of these arguments, for tasks that are given it."""
+    """A reference to the result of a task with these arguments, for other tasks."""
     return _remote(function).remote(*arguments)
 
 
 @lru_cache(maxsize=16)
 def _remote(function: Callable[..., Any]) -> Any:
-    """A function as Ray's tasks run it; each one that is made anew Ray sends to all workers anew."""
+    """A function as a task of Ray; cached, because Ray sends each new one to all workers."""
     import ray
 
     return ray.remote(function)
@@ -167,24 +167,24 @@ def ask_nodes(
     import ray.exceptions
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    gone: tuple[type[Exception], ...] = (
+    ignored: tuple[type[Exception], ...] = (
         ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError,
         ray.exceptions.LocalRayletDiedError,
     )  # fmt: skip
-    gone, retries = ((ray.exceptions.RayError,), 0) if patience else (gone, 3)
-    task, asked = ray.remote(num_cpus=0, num_gpus=gpus, max_retries=retries)(function), dict[str | None, Any]()
-    for node, given in arguments.items():
+    ignored, retries = ((ray.exceptions.RayError,), 0) if patience else (ignored, 3)
+    task, references = ray.remote(num_cpus=0, num_gpus=gpus, max_retries=retries)(function), dict[str | None, Any]()
+    for node, node_arguments in arguments.items():
         place = {} if node is None else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
-        asked[node] = task.options(**place).remote(*given)
+        references[node] = task.options(**place).remote(*node_arguments)
     end = time.monotonic() + (patience or NO_PROGRESS_SECONDS)
     try:
         with readable_failures():
-            for node, reference in asked.items():
-                with suppress(*gone):
+            for node, reference in references.items():
+                with suppress(*ignored):
                     yield node, ray.get(reference, timeout=max(0.0, end - time.monotonic()))
     finally:
         if linger:
-            ray.wait(list(asked.values()), num_returns=len(asked), timeout=linger)
+            ray.wait(list(references.values()), num_returns=len(references), timeout=linger)
 
 
 def run_with_ray_data(
@@ -201,7 +201,7 @@ def run_with_ray_data(
         for piece in _ordered(cluster, pieces):
             flights.begin(piece.number, piece, None)
         with closing(_blocks(data)) as blocks:  # Ray Data ends with its iterator, before Ray itself does.
-            for report in (row for block in blocks for row in _of(block).to_pylist()):
+            for report in (row for block in blocks for row in _table(block).to_pylist()):
                 flights.end(report["number"], finished=report["failure"] is None)
                 raise_reported(report)
                 yield by_number[report["number"]]
@@ -272,8 +272,8 @@ class Crew:
         blocks = self._stream = _blocks(_prepared(self._cluster, prepare, pieces, shared, tasks))
         self.hire(workers)
         with readable_failures():
-            given = (Piece(None, (block,)) for block in blocks)
-            for _, reports, _ in self._results(_Call("take", function, FOR_EVER), given):
+            block_pieces = (Piece(None, (block,)) for block in blocks)
+            for _, reports, _ in self._results(_Call("take", function, FOR_EVER), block_pieces):
                 for report in reports:
                     raise_reported(report)
                     yield by_number[report["number"]]
@@ -324,31 +324,35 @@ class Crew:
     def _results(self, call: _Call, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Any, str | None]]:
         return _results(_Actors(self, call), pieces, self._cluster.journal)
 
-    def _compute_socm(self, wanted: int) -> bool:
+    def _compute_socm(self, count: int) -> bool:
         """Whether every actor's GPU computes SOCM."""
         import ray
 
-        self.hire(wanted)
+        self.hire(count)
         with readable_failures():
-            asked = [worker.computes_socm.remote() for worker in self.actors]
-            return all(ray.get(asked, timeout=NO_PROGRESS_SECONDS))
+            answers = [worker.computes_socm.remote() for worker in self.actors]
+            return all(ray.get(answers, timeout=NO_PROGRESS_SECONDS))
 
     def start(self, wanted: int) -> None:
         """Start actors, without waiting for them, until there are `wanted`."""
         import ray
 
         turns = actor.TURNS if self._cluster.gpus else 1
-        how: dict[str, Any] = {"max_restarts": -1, "max_task_retries": -1, "max_concurrency": turns} | self._cluster.claim
+        options: dict[str, Any] = {
+            "max_restarts": -1,
+            "max_task_retries": -1,
+            "max_concurrency": turns,
+        } | self._cluster.claim
         absent = wanted - len(self.actors) - len(self.starting)
         if absent > 0:
             kind_of_actor: type[PlainActor] = PlainActor
-            given: dict[str, Any] = {"gpus": self._cluster.gpus}
+            arguments: dict[str, Any] = {"gpus": self._cluster.gpus}
             if self._model != GIVEN and not self._unloaded:
                 kind_of_actor = ModelActor
-                given = actor.arguments(self._run, self._cluster, self._model, self._encoding)
-            worker = ray.remote(**how)(kind_of_actor)
-            new = [worker.remote(**given) for _ in range(absent)]
-            self.starting |= {own.started.remote(): own for own in new}
+                arguments = actor.arguments(self._run, self._cluster, self._model, self._encoding)
+            worker = ray.remote(**options)(kind_of_actor)
+            new = [worker.remote(**arguments) for _ in range(absent)]
+            self.starting |= {handle.started.remote(): handle for handle in new}
 
     def hire(self, wanted: int) -> None:
         """Start actors until there are `wanted`, and wait for the first of all.
@@ -428,10 +432,10 @@ class _Tasks:
 
     gives_up = gives_again = False
 
-    def __init__(self, cluster: Cluster, function: Callable[..., Any], ahead: int, how: Mapping[str, Any]) -> None:
+    def __init__(self, cluster: Cluster, function: Callable[..., Any], ahead: int, options: Mapping[str, Any]) -> None:
         import ray
 
-        self._task = ray.remote(**how)(function) if how else ray.remote(function)
+        self._task = ray.remote(**options)(function) if options else ray.remote(function)
         self.at_once = cluster.tasks
         """Pieces that run at once in the places of one worker; others wait behind them."""
         self.idle: list[Any] = [None] * (ahead * self.at_once)
@@ -487,9 +491,9 @@ class _Actors(_Tasks):
 
     @override
     def make_room(self, busy: Collection[Any]) -> bool:
-        found = self._crew.make_room(busy)
+        ended = self._crew.make_room(busy)
         self.idle = [worker for worker in self.idle if worker in self._crew.actors]
-        return found
+        return ended
 
 
 def _ordered(cluster: Cluster, pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -506,12 +510,12 @@ def _results(
     import ray
     import ray.exceptions
 
-    waiting, again = iter(pieces), list[tuple[Piece, int]]()
+    waiting, retried = iter(pieces), list[tuple[Piece, int]]()
     """Pieces whose worker could not be reached come again, with how often that has happened to each."""
     following: tuple[Piece, int] | None = None
     with Flights(journal, workers.at_once) as flights:
         while True:
-            following = following or _following(again, waiting)
+            following = following or _following(retried, waiting)
             if following is None and not flights.flying:
                 return
             if following is not None and workers.idle:
@@ -532,7 +536,7 @@ def _results(
                 raise_changed(error)
                 # Ray counts as a retry each attempt to reach a worker whose node it does not know to be lost yet.
                 if isinstance(error, ray.exceptions.ActorUnavailableError) and flight.unreached < _UNREACHED:
-                    again.append((flight.piece, flight.unreached + 1))
+                    retried.append((flight.piece, flight.unreached + 1))
                     workers.lose(flight.worker, for_good=False)
                     continue
                 if not workers.gives_up:
@@ -545,10 +549,10 @@ def _results(
                 yield flight.piece, result, None
 
 
-def _following(again: list[tuple[Piece, int]], waiting: Iterator[Piece]) -> tuple[Piece, int] | None:
+def _following(retried: list[tuple[Piece, int]], waiting: Iterator[Piece]) -> tuple[Piece, int] | None:
     """The piece that is given out next, and how often its worker could not be reached."""
-    if again:
-        return again.pop()
+    if retried:
+        return retried.pop()
     piece = next(waiting, None)
     return None if piece is None else (piece, 0)
 
@@ -560,23 +564,23 @@ def _next(workers: _Tasks, flights: Flights, nothing_waits: bool) -> Any:
         IncompleteRun: nothing did within an hour.
     """
     while nothing_waits:
-        back = _back(workers, flights, min(_PATIENCE_SECONDS, NO_PROGRESS_SECONDS))
-        if back is not None:
-            return back
+        reference = _back(workers, flights, min(_PATIENCE_SECONDS, NO_PROGRESS_SECONDS))
+        if reference is not None:
+            return reference
         if not workers.make_room([flight.worker for flight in flights.flying.values()]):
             break
-    back = _back(workers, flights, NO_PROGRESS_SECONDS)
-    if back is None:
+    reference = _back(workers, flights, NO_PROGRESS_SECONDS)
+    if reference is None:
         raise IncompleteRun(_NO_PROGRESS)
-    return back
+    return reference
 
 
 def _back(workers: _Tasks, flights: Flights, seconds: float) -> Any | None:
     """A reference of what has come back within some seconds; None if nothing has."""
     import ray
 
-    back, _ = ray.wait([*flights.flying, *workers.starting], num_returns=1, timeout=seconds)
-    return back[0] if back else None
+    ready, _ = ray.wait([*flights.flying, *workers.starting], num_returns=1, timeout=seconds)
+    return ready[0] if ready else None
 
 
 @dataclass
@@ -590,7 +594,7 @@ class _Flight:
     began: float | None
     """None while it waits for those ahead of it."""
     back: bool = False
-    """Whether its result is there."""
+    """Whether its result has arrived."""
     slow: str = ""
     """Its name, once it is slow."""
 
@@ -630,9 +634,9 @@ class Flights:
     def begin(self, reference: Any, piece: Piece, worker: Any, unreached: int = 0) -> None:
         """A worker is given a piece."""
         with self._lock:
-            now, own = self.clock(), self._of_worker[id(worker)]
-            flight = _Flight(piece, worker, unreached, now, now if len(own) < self.at_once else None)
-            self.flying[reference] = own[reference] = flight
+            now, flights = self.clock(), self._of_worker[id(worker)]
+            flight = _Flight(piece, worker, unreached, now, now if len(flights) < self.at_once else None)
+            self.flying[reference] = flights[reference] = flight
 
     def end(self, reference: Any, finished: bool = True) -> None:
         """A piece has come back; one that is not finished has failed and says nothing of the others."""
@@ -650,18 +654,18 @@ class Flights:
             with self._lock:
                 for reference in self.come_back():  # The driver may have been busy with something else when these did.
                     self._land(reference, self.flying[reference], finished=True)
-                seen = [(flight, self._exceeded(flight), self.clock()) for flight in self.flying.values()]
+                snapshot = [(flight, self._exceeded(flight), self.clock()) for flight in self.flying.values()]
             slow, new = list[Slow](), list[Slow]()
-            for flight, usual, now in seen:  # Without the lock: a name may take seconds.
+            for flight, usual, now in snapshot:  # Without the lock: a name may take seconds.
                 if usual is None or flight.began is None:
                     continue
-                first = not flight.slow
+                is_new = not flight.slow
                 flight.slow = flight.slow or _name(flight.piece)
                 slow.append(Slow(flight.slow, now - flight.began, usual))
-                new += slow[-1:] * first
+                new += slow[-1:] * is_new
             if slow or self._reported:
                 self._reported = bool(slow)
-                self.journal.slow(sorted(slow, key=lambda own: -own.seconds), new)
+                self.journal.slow(sorted(slow, key=lambda entry: -entry.seconds), new)
 
     def _look_again(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
@@ -671,13 +675,13 @@ class Flights:
         """A piece is done, and what waits behind it begins."""
         if flight.back:
             return
-        flight.back, own = True, self._of_worker[id(flight.worker)]
-        del own[reference]
+        flight.back, flights = True, self._of_worker[id(flight.worker)]
+        del flights[reference]
         if finished:
             # One that overtook others began at some time since it was given: its seconds are rather too many.
             began = flight.given if flight.began is None else flight.began
             insort(self._rates[flight.piece.alike], (self.clock() - began) / max(flight.piece.cost, 1e-12))
-        for other in islice(own.values(), self.at_once):
+        for other in islice(flights.values(), self.at_once):
             other.began = self.clock() if other.began is None else other.began
 
     def _exceeded(self, flight: _Flight) -> float | None:
@@ -689,11 +693,11 @@ class Flights:
         return usual if flight.slow or seconds > max(LEAST_SECONDS, SLOW_FACTOR * usual) else None
 
     def come_back(self) -> list[Any]:
-        """The references of pieces that have begun whose results are there. Ray Data's have none."""
+        """The references of pieces that have begun and whose results have arrived. Ray Data's have none."""
         import ray
 
-        begun = [key for key, flight in self.flying.items() if flight.began is not None and not flight.back]
-        references = [key for key in begun if isinstance(key, ray.ObjectRef)]
+        keys = [key for key, flight in self.flying.items() if flight.began is not None and not flight.back]
+        references = [key for key in keys if isinstance(key, ray.ObjectRef)]
         if not references:
             return []
         return list(ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)[0])
@@ -738,7 +742,7 @@ def _blocks(data: ray.data.Dataset) -> Generator[Any]:
     return (block for bundle in bundles for block in bundle.block_refs)
 
 
-def _of(block: Any) -> pa.Table:
+def _table(block: Any) -> pa.Table:
     """The table of a block."""
     import ray
 

@@ -75,7 +75,7 @@ def raise_reported(report: Mapping[str, Any]) -> None:
     if report["failure"] is None:
         return
     if report["error"] == Damaged.__name__:
-        ended: RunError = Damaged(report["failure"], report["path"])
+        error: RunError = Damaged(report["failure"], report["path"])
     else:
-        ended = _ENDS.get(report["error"], IncompleteRun)(report["failure"])
-    raise ended from RuntimeError(report["traceback"])
+        error = _ENDS.get(report["error"], IncompleteRun)(report["failure"])
+    raise error from RuntimeError(report["traceback"])

@@ -21,7 +21,7 @@ _REFRESH = "RAY_memory_monitor_refresh_ms"
 
 @contextmanager
 def kept(patience: float = 60.0) -> Iterator[None]:
-    """Interrupt the block when so many seconds long more of the memory is in use than Ray allows.
+    """Interrupt the block when more memory is in use than Ray allows for `patience` seconds.
 
     Ray would end workers and start them again without an end.
 
@@ -29,11 +29,11 @@ def kept(patience: float = 60.0) -> Iterator[None]:
         IncompleteRun: there was no memory.
     """
     threshold = _threshold()
-    over, full = threading.Event(), threading.Event()
+    ended, full = threading.Event(), threading.Event()
 
     def watch() -> None:
         since = time.monotonic()
-        while not over.wait(min(_LOOK_SECONDS, patience / 4)):
+        while not ended.wait(min(_LOOK_SECONDS, patience / 4)):
             if used_share() <= threshold:
                 since = time.monotonic()
             elif time.monotonic() - since > patience:
@@ -54,7 +54,7 @@ def kept(patience: float = 60.0) -> Iterator[None]:
             "other processes, or use fewer --workers, and start the same command again to go on"
         ) from None
     finally:
-        over.set()
+        ended.set()
 
 
 def used_share() -> float:

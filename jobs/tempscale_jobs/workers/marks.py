@@ -37,40 +37,40 @@ class Marks:
         It sets `deadly`, the sequences to skip, `halved`, whether a micro-batch was halved, and `fine`, whether each one is
         marked. A GPU must then have ended one before the next is marked, which it need not otherwise.
         """
-        known = _read(self._storage, self._name)
-        found = known is not None
-        known = known or {"doing": None, "last": None, "batches": None, "deadly": [], "elsewhere": 0, "deaths": 0}
-        doing = known["doing"]
-        known["deaths"] += found
-        if known["deaths"] > _MOST:
+        marks = _read(self._storage, self._name)
+        died_before = marks is not None
+        marks = marks or {"doing": None, "last": None, "batches": None, "deadly": [], "elsewhere": 0, "deaths": 0}
+        doing = marks["doing"]
+        marks["deaths"] += died_before
+        if marks["deaths"] > _MOST:
             raise IncompleteRun(
                 f"the processes that work on {self._name} died {_MOST} times, for ever other texts; look for what ends "
                 "them, such as memory, and start the same command again to go on"
             )
-        if found and doing != WRITTEN and not isinstance(doing, list):
-            known["elsewhere"] += 1
-            if known["elsewhere"] > _MOST_ELSEWHERE:
+        if died_before and doing != WRITTEN and not isinstance(doing, list):
+            marks["elsewhere"] += 1
+            if marks["elsewhere"] > _MOST_ELSEWHERE:
                 raise IncompleteRun(
-                    f"the process that works on {self._name} died {known['elsewhere']} times outside of the model; "
+                    f"the process that works on {self._name} died {marks['elsewhere']} times outside of the model; "
                     "look for what ends it, such as memory, and start the same command again"
                 )
         elif isinstance(doing, list):
             # This is half of a batch that killed twice, so it need not kill twice itself.
             suspected = len(doing) > 1 and doing not in batches
-            if doing != known["last"] and not suspected:
-                known["last"] = doing
+            if doing != marks["last"] and not suspected:
+                marks["last"] = doing
             elif len(doing) > 1:
-                known["batches"] = _halved(known["batches"] or batches, doing)
-                known["last"] = None
+                marks["batches"] = _halved(marks["batches"] or batches, doing)
+                marks["last"] = None
             else:
-                known["deadly"] += doing
-                known["last"] = None
-        self.fine = found
-        self.known = known | {"doing": None if found else "shard"}
+                marks["deadly"] += doing
+                marks["last"] = None
+        self.fine = died_before
+        self.known = marks | {"doing": None if died_before else "shard"}
         self._write()
-        self.deadly: list[int] = known["deadly"]
-        self.halved = known["batches"] is not None
-        remaining = [[i for i in batch if i not in self.deadly] for batch in known["batches"] or batches]
+        self.deadly: list[int] = marks["deadly"]
+        self.halved = marks["batches"] is not None
+        remaining = [[i for i in batch if i not in self.deadly] for batch in marks["batches"] or batches]
         return [batch for batch in remaining if batch]
 
     def before(self, batch: list[int]) -> None:
@@ -86,7 +86,7 @@ class Marks:
             self._write()
 
     def written(self) -> None:
-        """Mark that the model is done with the shard, while another one runs: a death is not its own then."""
+        """Mark that the model is done with the shard, while another one runs: a death is then not this shard's fault."""
         self.known["doing"] = WRITTEN
         self._write()
 
@@ -102,11 +102,11 @@ class Marks:
 def forget(storage: Storage, folder: str) -> None:
     """Reset the marks of an earlier session, whose workers were ended with it; keep the halved batches and deadly texts."""
     for name in storage.list(folder):
-        known = _read(storage, name)
-        if known is None or (known["batches"] is None and not known["deadly"] and known["last"] is None):
+        marks = _read(storage, name)
+        if marks is None or (marks["batches"] is None and not marks["deadly"] and marks["last"] is None):
             storage.remove(name)
         else:
-            storage.write_json(name, known | {"doing": None, "elsewhere": 0, "deaths": 0}, durable=False)
+            storage.write_json(name, marks | {"doing": None, "elsewhere": 0, "deaths": 0}, durable=False)
 
 
 def _read(storage: Storage, name: str) -> dict[str, Any] | None:
@@ -114,20 +114,20 @@ def _read(storage: Storage, name: str) -> dict[str, Any] | None:
     if not storage.exists(name):
         return None
     try:
-        known = storage.read_json(name)
+        marks = storage.read_json(name)
     except Damaged:
         return None
-    return dict(known) if isinstance(known, dict) and "deaths" in known else None
+    return dict(marks) if isinstance(marks, dict) and "deaths" in marks else None
 
 
 def _halved(batches: list[list[int]], deadly: list[int]) -> list[list[int]]:
     """The batches with `deadly`, a batch or a part of one, in halves."""
-    found: list[list[int]] = []
+    halved: list[list[int]] = []
     middle = (len(deadly) + 1) // 2
     for batch in batches:
         if set(deadly) <= set(batch):
             rest = [i for i in batch if i not in deadly]
-            found += [*([rest] if rest else []), deadly[:middle], deadly[middle:]]
+            halved += [*([rest] if rest else []), deadly[:middle], deadly[middle:]]
         else:
-            found.append(batch)
-    return found
+            halved.append(batch)
+    return halved

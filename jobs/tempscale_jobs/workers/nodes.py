@@ -44,19 +44,19 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
     roots = [storage.root for _, storage in local]
     try:
         # A node that dies during the check gives no answer, and the run will not use it.
-        given = {node: (roots, list(models), token, node) for node in nodes}
-        with closing(ask_nodes(answer, given, linger=_ANSWER_SECONDS)) as answers:
-            for node, (read, present, kind) in answers:
+        arguments = {node: (roots, list(models), token, node) for node in nodes}
+        with closing(ask_nodes(answer, arguments, linger=_ANSWER_SECONDS)) as answers:
+            for node, (are_read, are_present, kind) in answers:
                 processors.add(kind)
-                for (option, storage), seen in zip(local, read, strict=True):
+                for (option, storage), is_read in zip(local, are_read, strict=True):
                     name = f"{PROOF}-{token}/{node}"
-                    if not (seen and storage.exists(name) and storage.read(name) == token.encode()):
+                    if not (is_read and storage.exists(name) and storage.read(name) == token.encode()):
                         raise UsageError(
                             f"{option} '{storage.root}' is a folder of this machine that node {nodes[node]} does not share "
                             "or cannot write; give one on a shared disk or object storage, such as s3://bucket/run"
                         )
-                for model, there in zip(models, present, strict=True):
-                    if not there:
+                for model, is_present in zip(models, are_present, strict=True):
+                    if not is_present:
                         raise UsageError(
                             f"model folder '{model}' is not on node {nodes[node]}; put it on a shared disk or on every node"
                         )
@@ -73,10 +73,10 @@ def that_sees(files: Sequence[str]) -> dict[str, Any]:
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
     if len(nodes) < 2 or not files:
         return {}
-    few = [(file, os.path.getsize(file)) for file in (files[0], files[-1])]
+    samples = [(file, os.path.getsize(file)) for file in (files[0], files[-1])]
     # A node that is gone sees nothing, and may come back.
-    seen = dict(ask_nodes(_sees, dict.fromkeys(nodes, (few,)), patience=_ANSWER_SECONDS))
-    if len(seen) == len(nodes) and all(seen.values()):
+    answers = dict(ask_nodes(_sees, dict.fromkeys(nodes, (samples,)), patience=_ANSWER_SECONDS))
+    if len(answers) == len(nodes) and all(answers.values()):
         return {}
     return {"label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
 
@@ -92,16 +92,16 @@ PROOF = ".proof"
 def answer(roots: Sequence[str], models: Sequence[str], token: str, node: str) -> tuple[list[bool], list[bool], str]:
     """On a node: whether it reads the driver's token in each folder, whether it has each model, and its kind of processor.
 
-    It writes its own token into each folder that it can read.
+    It writes the token into each folder that it can read.
     """
-    read = []
+    are_read = []
     for root in roots:
         storage, name = Storage(root), f"{PROOF}-{token}/driver"
         try:
-            seen = storage.exists(name) and storage.read(name) == token.encode()
-            if seen:
+            is_read = storage.exists(name) and storage.read(name) == token.encode()
+            if is_read:
                 storage.write(f"{PROOF}-{token}/{node}", token.encode())
         except (OSError, IncompleteRun):  # The folder may be read-only on this node.
-            seen = False
-        read.append(seen)
-    return read, [os.path.isdir(model) for model in models], processor()
+            is_read = False
+        are_read.append(is_read)
+    return are_read, [os.path.isdir(model) for model in models], processor()

@@ -31,7 +31,7 @@ _REMOVAL_SECONDS = 5.0
 
 @contextmanager
 def surroundings(joined: bool) -> Iterator[str]:
-    """Set up what a Ray needs that is started here, or joined: yield the folder of its session, empty where it is joined."""
+    """Set up the environment of a Ray that is started here, or joined: yield its session's folder, empty if joined."""
     with environment(variables(joined)):
         if joined:
             yield ""
@@ -47,10 +47,10 @@ def variables(joined: bool) -> dict[str, str]:
         UsageError: RAY_AUTH_TOKEN_PATH names no file that can be read, or RAY_AUTH_MODE no mode of Ray's.
     """
     path, given_token = os.environ.get(_TOKEN_PATH), os.environ.get(_TOKEN, "").strip()
-    asked = os.environ.get(_MODE, "").lower()
-    if asked not in _MODES:
+    auth_mode = os.environ.get(_MODE, "").lower()
+    if auth_mode not in _MODES:
         raise UsageError(f"{_MODE} '{os.environ[_MODE]}' is no mode of Ray's; set it to token or disabled, or not at all")
-    if path and asked != "disabled" and not given_token:
+    if path and auth_mode != "disabled" and not given_token:
         try:
             open(path, "rb").close()
         except OSError as error:
@@ -58,23 +58,23 @@ def variables(joined: bool) -> dict[str, str]:
                 f"{_TOKEN_PATH} '{path}' cannot be read: {error.strerror}; name the file of Ray's token"
             ) from None
     has_token = bool(path or given_token)
-    mode = {_MODE: "token"} if not asked and (has_token or not joined) else {}
+    mode = {_MODE: "token"} if not auth_mode and (has_token or not joined) else {}
     if joined:
         return mode | _NO_HOOK
-    token = {} if has_token or asked == "disabled" else {_TOKEN: secrets.token_hex(32)}
+    token = {} if has_token or auth_mode == "disabled" else {_TOKEN: secrets.token_hex(32)}
     return mode | token | _THIS_MACHINE | _NO_HOOK
 
 
 @contextmanager
 def environment(changes: dict[str, str]) -> Iterator[None]:
-    """Set environment variables, which Ray reads anew, and put them back."""
-    before = {name: os.environ.get(name) for name in changes}
+    """Set environment variables, which Ray reads anew, and restore them at the end."""
+    previous = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     _read_anew()
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:
@@ -102,21 +102,21 @@ def folder() -> Iterator[str]:
     name = next((name for name in _TEMPORARY if os.environ.get(name)), None)
     place = os.path.abspath(os.environ[name]) if name else "/tmp"  # noqa: S108 - what is made there has mode 0700
     try:
-        made = [tempfile.mkdtemp(prefix="tempscale-", dir=place)]
+        folders = [tempfile.mkdtemp(prefix="tempscale-", dir=place)]
     except OSError as error:
         raise UsageError(
             f"{name or 'the folder for temporary files'} '{place}' cannot be used: {error.strerror}; "
             "set TMPDIR to a folder that exists and that you may write"
         ) from None
     try:
-        session = os.path.join(made[0], "r")
+        session = os.path.join(folders[0], "r")
         os.mkdir(session)
-        if len(os.fsencode(made[0])) > _LONGEST_BYTES:
-            made.append(_short_folder(place))
-            os.symlink(session, os.path.join(made[1], "r"))
-        yield os.path.join(made[-1], "r")
+        if len(os.fsencode(folders[0])) > _LONGEST_BYTES:
+            folders.append(_short_folder(place))
+            os.symlink(session, os.path.join(folders[1], "r"))
+        yield os.path.join(folders[-1], "r")
     finally:
-        for path in reversed(made):
+        for path in reversed(folders):
             _remove(path)
 
 

@@ -27,17 +27,17 @@ def watched() -> Iterator[None]:
     if process is None:
         yield
         return
-    over = threading.Event()
+    ended = threading.Event()
 
     def watch() -> None:
         import psutil
 
-        while not over.wait(_LOOK_SECONDS):
+        while not ended.wait(_LOOK_SECONDS):
             try:
                 alive = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
             except psutil.NoSuchProcess:
                 alive = False
-            if not alive and not over.is_set():
+            if not alive and not ended.is_set():
                 print(_SENTENCE, file=sys.stderr, flush=True)
                 os._exit(_INCOMPLETE)
 
@@ -46,7 +46,7 @@ def watched() -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        ended.set()
         watcher.join()
 
 
@@ -55,6 +55,6 @@ def _raylet() -> Any:
     import psutil
     import ray
 
-    named = f"--node_id={ray.get_runtime_context().get_node_id()}"
+    argument = f"--node_id={ray.get_runtime_context().get_node_id()}"
     processes = psutil.process_iter(["name", "cmdline"])
-    return next((p for p in processes if p.info["name"] == "raylet" and named in (p.info["cmdline"] or ())), None)
+    return next((p for p in processes if p.info["name"] == "raylet" and argument in (p.info["cmdline"] or ())), None)

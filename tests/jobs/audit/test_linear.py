@@ -12,8 +12,8 @@ pytestmark = pytest.mark.soak
 FEW, TIMES, DIM, INTERVALS = 6000, 3, 8, [0, 20, 40]
 UNIT, PART, BLOCK = 256, 32, 256
 CONSTANTS = {
-    "tempscale.collapse.grid:SMALLEST_BLOCK": 16,
-    "tempscale.collapse.grid:LARGEST_BLOCK": BLOCK,
+    "tempscale.collapse.tiles:SMALLEST_BLOCK": 16,
+    "tempscale.collapse.tiles:LARGEST_BLOCK": BLOCK,
     "tempscale_jobs.steps.blocks:GATHERED_BYTES": 4 * DIM * BLOCK,
     "tempscale_jobs.corpus.vectors:PART": PART,
     "tempscale_jobs.corpus.reading:IDS_OF_A_GROUP": UNIT // 8,

@@ -5,7 +5,7 @@ import pytest
 from tempscale_jobs.audit import plan
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.corpus.preview import preview
-from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.shards import TextShards
 
 RATES = plan.Rates(
     width=100, weights_bytes=1 << 20, mean_tokens=50.0, long_share=0.1, probe_tokens=992, token_seconds=1e-3,
@@ -81,7 +81,7 @@ def test_embeddings_of_one_s_own_take_pairs_alone():
 def looked_at(**corpus):
     """The numbers of the texts that a plan measures, and how many it takes for usable."""
     settings = resolve({"corpus": corpus})
-    contents = Texts(settings.corpus, settings.embedding, settings.out)
+    contents = TextShards(settings.corpus, settings.embedding, settings.out)
     texts, usable, *_ = preview(contents, 50, settings.seed, settings.out)
     numbers = [int(item.text.split()[1]) for item in texts]
     assert len(set(numbers)) == 50

@@ -12,7 +12,7 @@ from polars.testing import assert_frame_equal
 from whole_run import audited, read_parts, read_tables
 
 from tempscale import Encoder
-from tempscale.collapse import grid as tiles
+from tempscale.collapse import tiles
 
 pytestmark = [pytest.mark.proof, pytest.mark.soak]
 

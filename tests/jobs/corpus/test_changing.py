@@ -18,8 +18,8 @@ from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.evaluate import read_tasks
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import reading, shards, sources, units
-from tempscale_jobs.corpus.shards import Texts
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.shards import TextShards
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.errors import Changed, UsageError
 from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.runs.folder import PLANNED, SHARDED
@@ -54,7 +54,7 @@ def config(folder, out, **more):
 
 def stream_of(folder, out, **more):
     own = config(folder, out, **more)
-    return Stream(Storage(own.out), Texts(own.corpus, own.embedding, own.out), 0, own.out)
+    return SourceReader(Storage(own.out), TextShards(own.corpus, own.embedding, own.out), 0, own.out)
 
 
 def ends_changed(monkeypatch, module, exchange, name="state", call=1):
@@ -76,7 +76,7 @@ def ends_changed(monkeypatch, module, exchange, name="state", call=1):
 def planned(folder, out, **more):
     """The storage and the contents of a run, the units of its source, and the state of this."""
     own = config(folder, out, **more)
-    contents = Texts(own.corpus, own.embedding, own.out)
+    contents = TextShards(own.corpus, own.embedding, own.out)
     return Storage(own.out), contents, units.plan(own.corpus, contents.columns, own.corpus), sources.state(own.corpus)
 
 

@@ -11,8 +11,8 @@ from whole_run import sharded
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.preview import preview
-from tempscale_jobs.corpus.shards import Texts
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.shards import TextShards
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.storage import Storage
 
@@ -63,8 +63,8 @@ def test_hidden_names_are_no_part_of_a_folder_and_that_is_said(tmp_path, hidden,
 def test_what_is_left_out_is_in_the_note_and_in_the_plan(tmp_path):
     folder = write(tmp_path / "corpus", *DATA, "_x.jsonl", ".y/z.jsonl")
     settings = resolve({"corpus": {"source": str(folder)}, "out": str(tmp_path / "run")})
-    contents = Texts(settings.corpus, settings.embedding, settings.out)
-    looked, stream = preview(contents, 9, 0, settings.out), Stream(Storage(settings.out), contents, 0, settings.out)
+    contents = TextShards(settings.corpus, settings.embedding, settings.out)
+    looked, stream = preview(contents, 9, 0, settings.out), SourceReader(Storage(settings.out), contents, 0, settings.out)
     assert stream.index.analysed == looked.usable == len(DATA)
     assert "2 hidden" in stream.described()
     assert "2 hidden" in looked.left_out

@@ -15,7 +15,7 @@ from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.corpus.preview import preview
 from tempscale_jobs.corpus.rows import check_rejected, mention_rejected
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.pairs.chunks import chunk
@@ -191,7 +191,7 @@ def kept(tmp_path, widths, **options):
     contents, config = vectors(tmp_path, widths, **options)
     storage = Storage(config.out)
     storage.remove("")
-    index = Stream(storage, contents, 0, config.out).index
+    index = SourceReader(storage, contents, 0, config.out).index
     ids = [i for name in storage.list("texts/given") for i in storage.read_table(name)["text_id"].to_pylist()]
     rejected = [r for name in storage.list("rejected") for r in storage.read_table(name)["text_id"].to_pylist()]
     assert sorted(ids + rejected, key=int) == [str(k) for k in range(len(widths))]

@@ -14,8 +14,8 @@ from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import distinct, reading, sources, units
 from tempscale_jobs.corpus.rows import Counts, sampled, usable, usable_text
-from tempscale_jobs.corpus.shards import Texts
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.shards import TextShards
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.runs.storage import Storage
 
@@ -123,7 +123,11 @@ def test_units_draw_the_sample_of_the_whole(tmp_path, size):
         ids = [None if n % 9 else f"{k % 3}-{n}" for n in range(len(own))]
         pq.write_table(pa.table({"id": pa.array(ids, pa.string()), "text": own}), data / f"{k}.parquet")
     config = resolve({"corpus": {"source": str(data), "unit_rows": 111, "sample": size}, "out": str(tmp_path / "run")})
-    storage, contents, state = Storage(config.out), Texts(config.corpus, config.embedding, ""), sources.state(config.corpus)
+    storage, contents, state = (
+        Storage(config.out),
+        TextShards(config.corpus, config.embedding, ""),
+        sources.state(config.corpus),
+    )
     planned = units.plan(config.corpus, contents.columns, config.corpus)
     read = [reading.read_unit(storage, contents, unit, 0, state) for unit in planned]
     assert len(read) == 5
@@ -153,7 +157,7 @@ def test_embeddings_without_ids_are_drawn_by_what_they_are(tmp_path):
         given = {"source": str(tmp_path / f"{name}.jsonl"), "embedding_column": "v", "length_column": "n", "sample": 40}
         config = resolve({"corpus": given, "out": str(tmp_path / name)})
         storage = Storage(config.out)
-        Stream(storage, Vectors("texts", config.corpus, config.out), 0, config.out)
+        SourceReader(storage, Vectors("texts", config.corpus, config.out), 0, config.out)
         found = [storage.read_table(name) for name in storage.list("texts")]
         return {row["content_sha"]: row["text_id"] for table in found for row in table.to_pylist()}
 

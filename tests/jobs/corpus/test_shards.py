@@ -9,7 +9,7 @@ from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import reading, rows, shards, sources
 from tempscale_jobs.corpus.preview import preview
-from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.shards import TextShards
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.storage import Storage
 
@@ -87,7 +87,7 @@ def test_a_corpus_begins_with_smaller_shards(tmp_path, unit):
     """Each of 24 workers has something of 3,000 texts; other units than the first are in shards of the usual size."""
     sizes = resolve({"embedding": {"shard_texts": 1000, "shard_characters": 8000}}).embedding
     texts = [shards.Text(f"{k:05}", "x" * 99 + str(k % 10), False, None) for k in range(3000)]
-    contents, storage = Texts(Corpus(source="x"), sizes, ""), Storage(str(tmp_path))
+    contents, storage = TextShards(Corpus(source="x"), sizes, ""), Storage(str(tmp_path))
     parts, _ = reading.keep_rows(storage, contents, unit, 0, texts)
     kept = pa.concat_tables([storage.read_table(name) for name in storage.list("shards")]).column("text_id").to_pylist()
     assert kept == [text.text_id for text in texts]
@@ -107,7 +107,7 @@ def test_a_corpus_begins_with_smaller_shards(tmp_path, unit):
 def test_shards_are_counted_ahead_as_they_are_made(characters):
     sizes = resolve({"embedding": {"shard_texts": 10**6, "shard_characters": 800}}).embedding
     texts = [shards.Text(str(k), "x", False, None) for k in range(characters)]
-    made = list(Texts(Corpus(source="x"), sizes, "").grouped(texts, begins=True))
+    made = list(TextShards(Corpus(source="x"), sizes, "").grouped(texts, begins=True))
     assert shards.shards_of(characters, 800) == len(made)
     assert len(made) >= -(-characters // 800)
 
@@ -176,6 +176,8 @@ def test_texts_are_found_in_their_shards_and_nowhere_else(tmp_path):
 def test_a_preview_counts_the_usable_texts_and_leaves_nothing_behind(tmp_path):
     file = write(tmp_path / "a.csv", b"id,text\n1,a\n2,\n3,c\n1,again\n")
     settings = resolve({"out": str(tmp_path / "run"), "corpus": {"source": str(file)}})
-    found, usable, *_ = preview(Texts(settings.corpus, settings.embedding, settings.out), 10, settings.seed, settings.out)
+    found, usable, *_ = preview(
+        TextShards(settings.corpus, settings.embedding, settings.out), 10, settings.seed, settings.out
+    )
     assert ([text.text for text in found], usable) == (["a", "c"], 2)
     assert not (tmp_path / "run").exists()

@@ -19,7 +19,7 @@ from tempscale_jobs import urls
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.corpus import readers, sources
 from tempscale_jobs.corpus.preview import preview
-from tempscale_jobs.corpus.shards import Texts
+from tempscale_jobs.corpus.shards import TextShards
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.storage import Storage
 
@@ -167,7 +167,9 @@ def test_a_run_folder_inside_the_corpus_folder_is_no_part_of_the_corpus(tmp_path
     assert index.analysed == 3
     assert storage.list("shards", ".parquet")
     assert sharded(storage, settings) == index
-    found, usable, *_ = preview(Texts(settings.corpus, settings.embedding, settings.out), 9, settings.seed, settings.out)
+    found, usable, *_ = preview(
+        TextShards(settings.corpus, settings.embedding, settings.out), 9, settings.seed, settings.out
+    )
     assert ([text.text for text in found], usable) == (["one", "two", "three"], 3)
     sources.check_unchanged(settings.corpus, settings.out, index.source_state)
     pq.write_table(pa.table({"text": ["four"]}), folder / "b.parquet")

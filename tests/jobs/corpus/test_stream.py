@@ -16,9 +16,9 @@ from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.corpus import distinct, reading, stream
-from tempscale_jobs.corpus.rows import Ids, digest_of_id
-from tempscale_jobs.corpus.shards import Text, Texts
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.rows import SeenIds, digest_of_id
+from tempscale_jobs.corpus.shards import Text, TextShards
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.storage import Storage
@@ -88,11 +88,11 @@ def written(kind, folder):
     return str(folder), {"unit_rows": 90, "unit_bytes": 1500}
 
 
-def read(cluster, folder, source, sizes=None, name="one", contents=Texts, **options):
+def read(cluster, folder, source, sizes=None, name="one", contents=TextShards, **options):
     """The index, texts and rejected rows; in one unit unless `sizes` says how large units are."""
     config = resolve({"corpus": {"source": source} | options | (sizes or {"unit_rows": 10**9, "unit_bytes": 10**9})})
     storage = Storage(str(folder / name))
-    found = Stream(storage, contents(config.corpus, config.embedding, str(folder / name)), 0, str(folder / name))
+    found = SourceReader(storage, contents(config.corpus, config.embedding, str(folder / name)), 0, str(folder / name))
     if sizes is not None:
         assert len(found.units) > 2
     index = found.finish(cluster)
@@ -150,7 +150,7 @@ def test_ids_are_compared_by_partitions(cluster, tmp_path, monkeypatch):
 
 
 def test_the_ids_of_a_unit_are_exact_however_full_their_table_is():
-    ids, keys = Ids(few=4), [digest_of_id(str(k)) for k in range(3000)]
+    ids, keys = SeenIds(few=4), [digest_of_id(str(k)) for k in range(3000)]
     for k, key in enumerate(keys):
         assert ids.add(key)
         assert len(ids) == k + 1
@@ -158,8 +158,8 @@ def test_the_ids_of_a_unit_are_exact_however_full_their_table_is():
         assert not ids.add(key)
     assert len(ids) == 3000
     assert len(ids._table) <= 3000 * 12 * 3
-    assert all(Ids(few=10_000).add(key) for key in keys)
-    same = Ids(few=4)
+    assert all(SeenIds(few=10_000).add(key) for key in keys)
+    same = SeenIds(few=4)
     near = [bytes(7) + b"\1" + bytes([0, 0, 0, k]) for k in range(50)]  # Their first eight bytes are the same.
     assert all(same.add(key) for key in near[:25])
     assert [same.add(key) for key in near] == [False] * 25 + [True] * 25
@@ -187,7 +187,7 @@ def test_a_long_unit_s_ids_are_sorted_in_runs(tmp_path, monkeypatch, sample):
 def test_the_first_copy_of_an_id_stays_though_its_unit_is_read_last(cluster, tmp_path):
     source, sizes = written("parquet", tmp_path / "data")
 
-    class Slow(Texts):
+    class Slow(TextShards):
         def items(self, unit, *how):
             time.sleep(1.5 if unit.number == 0 else 0)
             yield from super().items(unit, *how)
@@ -204,13 +204,15 @@ def test_the_first_copy_of_an_id_stays_though_its_unit_is_read_last(cluster, tmp
 def test_reading_stops_at_once_whatever_its_tasks_still_read(cluster, tmp_path):
     source, sizes = written("parquet", tmp_path / "data")
 
-    class Endless(Texts):
+    class Endless(TextShards):
         def items(self, unit, *how):
             time.sleep(60 if unit.number > 1 else 0)
             yield from super().items(unit, *how)
 
     config = resolve({"corpus": {"source": source} | sizes})
-    found = Stream(Storage(str(tmp_path / "run")), Endless(config.corpus, config.embedding, ""), 0, str(tmp_path / "run"))
+    found = SourceReader(
+        Storage(str(tmp_path / "run")), Endless(config.corpus, config.embedding, ""), 0, str(tmp_path / "run")
+    )
     begun = []
 
     def interrupted(units):
@@ -229,7 +231,7 @@ def test_tasks_that_die_while_reading_are_done_again(cluster, tmp_path, sample):
     once = str(tmp_path / "once")
     source, sizes = written("parquet", tmp_path / "data")
 
-    class Dying(Texts):
+    class Dying(TextShards):
         def items(self, unit, *how):
             for number, item in enumerate(super().items(unit, *how)):
                 if number == 5 and unit.number % 6 == 0:
@@ -332,7 +334,7 @@ def test_most_rows_of_many_units_decide_the_width_of_vectors(cluster, tmp_path, 
         given = {"source": str(data), "embedding_column": "v", "length_column": "n", "unit_rows": rows, "sample": sample}
         config = resolve({"corpus": {key: value for key, value in given.items() if value}, "out": str(tmp_path / name)})
         storage = Storage(config.out)
-        stream = Stream(storage, Vectors("texts/given", config.corpus, config.out), 0, config.out)
+        stream = SourceReader(storage, Vectors("texts/given", config.corpus, config.out), 0, config.out)
         index = stream.finish(cluster)
         kept = [row for part in storage.list("texts/given") for row in storage.read_table(part).to_pylist()]
         rejected = [row["place"] for part in storage.list("rejected") for row in storage.read_table(part).to_pylist()]

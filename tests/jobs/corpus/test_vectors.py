@@ -13,7 +13,7 @@ from random_inputs import read
 from whole_run import as_lines, audited, read_tables
 
 from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs import folder
@@ -113,7 +113,7 @@ def taken(tmp_path, told, **corpus):
     config = resolve({"out": str(tmp_path / "run"), "corpus": given})
     run = folder.begin(config)
     contents = Vectors(run.place("texts", GIVEN, run.temperatures[0]), config.corpus, config.out)
-    return Stream(run.storage, contents, config.seed, config.out, SimpleNamespace(advance=told.append)).index
+    return SourceReader(run.storage, contents, config.seed, config.out, SimpleNamespace(advance=told.append)).index
 
 
 def test_embeddings_are_read_once_and_a_source_that_changed_since_is_refused(tmp_path):

@@ -14,8 +14,8 @@ from tempscale import Encoder
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.config.strict import checked
-from tempscale_jobs.corpus.shards import Texts
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.shards import TextShards
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.diagnose import versions
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import with_error
@@ -171,8 +171,8 @@ def documents_of(folder, rows):
         "out": str(folder / "run"), "corpus": {"source": str(folder / "texts.jsonl")}, "diagnosis": {"versions_of": "of"},
     })  # fmt: skip
     run, corpus = SimpleNamespace(storage=Storage(settings.out)), settings.candidates()
-    contents = Texts(corpus, Embedding.model_validate({}), settings.out)
-    index = Stream(run.storage, contents, settings.seed, settings.out).index
+    contents = TextShards(corpus, Embedding.model_validate({}), settings.out)
+    index = SourceReader(run.storage, contents, settings.seed, settings.out).index
     return [versions.documents(run, corpus, "of", settings.out, index) for _ in range(2)]
 
 

@@ -15,7 +15,7 @@ from tempscale.collapse.length import interval_of
 from tempscale_jobs.audit import summary
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.evaluate.audits import Measured, against_backbones, correlations, measures
+from tempscale_jobs.evaluate.audits import AuditFigures, against_backbones, correlations, measures
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps.socm import finish
@@ -66,10 +66,10 @@ def test_every_model_and_temperature_of_every_folder_is_told(finished):
     one = finished("one", rows)
     two = finished("two", [summary_row("b", cosine_mean=0.25), summary_row("c", **figures(0.1, None, 0.9))], command="audit")
     assert measures([two, one]) == [
-        Measured("b", "bb", "1.0", None, None, None, 0.25, two),
-        Measured("c", "cc", "1.0", 0.1, None, 0.9, 0.5, two),
-        Measured("a", "aa", "1.0", 0.3, 0.01, 1.5, 0.5, one),
-        Measured("a", "aa", BY_LENGTH, 0.2, 0.02, 1.4, 0.6, one),
+        AuditFigures("b", "bb", "1.0", None, None, None, 0.25, two),
+        AuditFigures("c", "cc", "1.0", 0.1, None, 0.9, 0.5, two),
+        AuditFigures("a", "aa", "1.0", 0.3, 0.01, 1.5, 0.5, one),
+        AuditFigures("a", "aa", BY_LENGTH, 0.2, 0.02, 1.4, 0.6, one),
     ]
     assert measures([]) == []
 
@@ -323,7 +323,7 @@ def test_errors_of_groups_are_paired_where_the_groups_are_the_same(tmp_path, dra
 def test_scores_of_a_run_stand_beside_what_audits_measured(finished):
     """SOCM .1, .2, .3 against scores .9, .5, .7 of one task: d = 2, 1, 1, so ρ = 1 − 6·6/(3·8) = −.5."""
     pytest.importorskip("mteb")
-    from tempscale_jobs.evaluate.summary import Compared, compare
+    from tempscale_jobs.evaluate.summary import ComparedAudits, compare
 
     rows = [summary_row(m, **figures(s, 0.01, 1 + s)) for m, s in zip("abc", (0.1, 0.2, 0.3), strict=True)]
     audit = finished("audit", rows)
@@ -332,7 +332,7 @@ def test_scores_of_a_run_stand_beside_what_audits_measured(finished):
     evaluation = SimpleNamespace(run=run, units=[SimpleNamespace(name="x"), SimpleNamespace(name="y")])
     scores = {("a", "x"): 0.9, ("b", "x"): 0.5, ("c", "x"): 0.7, ("a", "y"): 0.1, ("c", "y"): 0.4}  # b has no score of y.
     cells = {(m, "1.0", task): SimpleNamespace(score=lambda value=value: value) for (m, task), value in scores.items()}
-    found, models = compare(evaluation, Compared([audit], {"c": "a"}), cells)
+    found, models = compare(evaluation, ComparedAudits([audit], {"c": "a"}), cells)
     # Of y, and of the mean over both, only two models are known.
     assert {(one["task"], one["models"]) for one in found} == {("x", 3)}
     assert {one["measure"]: one["rho"] for one in found} == pytest.approx({"socm_mean": -0.5, "spread_mean": -0.5})
@@ -344,4 +344,4 @@ def test_scores_of_a_run_stand_beside_what_audits_measured(finished):
     assert by_model["c"]["socm_change_se"] == pytest.approx(math.hypot(0.01, 0.01))
     assert by_model["a"]["score_change"] is None
     assert by_model["a"]["tau"] == 1.0
-    assert compare(evaluation, Compared([], {}), {}) == ([], [])
+    assert compare(evaluation, ComparedAudits([], {}), {}) == ([], [])

@@ -23,9 +23,9 @@ from tempscale_jobs.workers.dispatch import Crew, Piece
 pytest.importorskip("mteb")
 
 from tempscale_jobs.evaluate import scored
-from tempscale_jobs.evaluate.mteb_model import GridModel, Known
+from tempscale_jobs.evaluate.grid_model import Checkpoint, GridModel
 from tempscale_jobs.evaluate.own_tasks import build
-from tempscale_jobs.evaluate.scored import Manner, score
+from tempscale_jobs.evaluate.scored import ScoringOptions, score
 
 pytestmark = pytest.mark.proof
 
@@ -35,10 +35,10 @@ def test_a_cell_is_the_same_whatever_was_scored_before_it(tmp_path, task_texts, 
     labels = [text.split()[0] < "I" for text in task_texts]
     pl.DataFrame({"text": task_texts, "label": labels}).write_parquet(tmp_path / "labels.parquet")
     own = {"name": "labels", "type": kind, "source": str(tmp_path / "labels.parquet")}
-    model = GridModel(Encoder.load(small_model, device="cpu", max_length=48), Known("tiny", "rev"))
+    model = GridModel(Encoder.load(small_model, device="cpu", max_length=48), Checkpoint("tiny", "rev"))
 
     def values(task, *taus):
-        cells = [score(task, model, Temperature(tau), Manner(keep=False)) for tau in taus]
+        cells = [score(task, model, Temperature(tau), ScoringOptions(keep=False)) for tau in taus]
         return [cell.result["scores"]["test"][0]["main_score"] for cell in cells]
 
     task = build(checked(OwnTask, own), 0)

@@ -36,7 +36,7 @@ def copied(finished, tmp_path, task_files, small_model):
         missing = {("tiny-bert", tau, task): "it was lost" for tau, task in cells}
         edges = tuple(config.analysis.intervals)
         evaluation = tasks.Evaluation(begin(config), tuple(units), config.embedding, edges, config.seed)
-        summary.summarise(evaluation, summary.Compared([], {}), missing)
+        summary.summarise(evaluation, summary.ComparedAudits([], {}), missing)
         summary.write(evaluation, missing)
         return read_tables(out)
 

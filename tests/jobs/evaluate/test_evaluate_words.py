@@ -133,11 +133,11 @@ def test_texts_whose_ids_come_again_are_called_by_their_places():
     from datasets import Dataset
 
     from tempscale_jobs.evaluate import scored
-    from tempscale_jobs.evaluate.mteb_model import Texts
+    from tempscale_jobs.evaluate.grid_model import EncodedTexts
 
     for ids, expected in ((["a", "b", "c"], ["a", "b", "c"]), (["a", "b", "a"], ["0", "1", "2"])):
         data = Dataset.from_list([{"id": own} for own in ids])
-        own = Texts("document", "test", "default", ids, [5, 6, 7], [5, 6, 7], 0, None)
+        own = EncodedTexts("document", "test", "default", ids, [5, 6, 7], [5, 6, 7], 0, None)
         items = scored.text_rows({}, own, data, [(np.array([True, False, True]), np.zeros(3))], "accuracy")
         assert [row["item"] for row in items] == expected
         assert [(row["tokens"], row["value"]) for row in items] == [(5, 1), (6, 0), (7, 1)]

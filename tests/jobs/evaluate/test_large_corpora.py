@@ -27,7 +27,7 @@ mteb = pytest.importorskip("mteb")
 
 from mteb.models.search_wrappers import SearchEncoderWrapper  # noqa: E402
 
-from tempscale_jobs.evaluate.mteb_model import GridModel, Known  # noqa: E402
+from tempscale_jobs.evaluate.grid_model import Checkpoint, GridModel  # noqa: E402
 
 pytestmark = pytest.mark.proof
 
@@ -222,7 +222,7 @@ def test_tasks_of_mteb_with_subsets_splits_and_parts_of_an_aggregate(encoder):
     side = {"queries": [], "relevant_docs": {}, "top_ranked": None}
     rows = {n: Dataset.from_list([{"id": str(k), "title": "", "text": "t"} for k in range(n)]) for n in (20, 41)}
     new.dataset = {"de": {"dev": side | {"corpus": rows[41]}}, "fi": {"dev": side | {"corpus": rows[20]}}}
-    model = GridModel(encoder, Known("tiny", "rev"), piece_texts=PIECE)
+    model = GridModel(encoder, Checkpoint("tiny", "rev"), piece_texts=PIECE)
     assert documents.calls(new, model) == [documents.Call(0, "de", "dev", 0, 41)]
     assert documents.calls(SimpleNamespace(tasks=[object(), new]), model) == [documents.Call(1, "de", "dev", 0, 41)]
     assert documents.calls(mteb.get_task("STSBenchmark"), model) == []

@@ -19,14 +19,14 @@ from tempscale_jobs.errors import UsageError
 pytest.importorskip("mteb")
 
 from tempscale_jobs.evaluate import tasks
-from tempscale_jobs.evaluate.mteb_model import GridModel, Known
+from tempscale_jobs.evaluate.grid_model import Checkpoint, GridModel
 from tempscale_jobs.evaluate.own_tasks import build
-from tempscale_jobs.evaluate.scored import Manner, score
+from tempscale_jobs.evaluate.scored import ScoringOptions, score
 
 
 @pytest.fixture(scope="module")
 def model(minilm):
-    return GridModel(Encoder.load(minilm, device="cpu", max_length=64), Known("minilm", "rev"))
+    return GridModel(Encoder.load(minilm, device="cpu", max_length=64), Checkpoint("minilm", "rev"))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_roles_have_their_own_temperatures_and_are_embedded_once(retrieval, task
     encoder.encode_tokens = lambda tokens, **how: calls.append(len(tokens)) or plain_encode(tokens, **how)
     try:
         grid = [Temperature(1.0), Temperature(0.5), Temperature.by_role(query=1.0, document=0.5)]
-        cells = [score(task, model, temperature, Manner(keep=True)) for temperature in grid]
+        cells = [score(task, model, temperature, ScoringOptions(keep=True)) for temperature in grid]
     finally:
         encoder.encode_tokens = plain_encode
     # Copies once; and the third needs nothing new.
@@ -101,7 +101,7 @@ def test_a_reranking_is_scored(tmp_path, task_texts, model, plain):
         for k, text in enumerate(task_texts[:30])
     ]
     own = {"name": "r", "type": "reranking", "source": lines(tmp_path / "r.jsonl", rows)}
-    cell = score(task_of(own), model, Temperature(1.0), Manner(keep=False))
+    cell = score(task_of(own), model, Temperature(1.0), ScoringOptions(keep=False))
     reciprocal = []
     for row in rows:
         cosine = plain.encode([t.strip() for t in row["positives"] + row["negatives"]]) @ plain.encode(row["query"])

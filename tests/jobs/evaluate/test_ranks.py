@@ -12,9 +12,9 @@ from tempscale_jobs.config.strict import checked
 
 pytest.importorskip("mteb")
 
-from tempscale_jobs.evaluate.mteb_model import GridModel, Known
+from tempscale_jobs.evaluate.grid_model import Checkpoint, GridModel
 from tempscale_jobs.evaluate.own_tasks import build
-from tempscale_jobs.evaluate.scored import Manner, score
+from tempscale_jobs.evaluate.scored import ScoringOptions, score
 
 DOCUMENTS, QUERIES, WINDOW = 1200, 30, 16
 
@@ -40,8 +40,8 @@ def test_every_rank_is_that_of_all_cosines(corpus, queries, small_model, tmp_pat
     from sentence_transformers import SentenceTransformer
 
     own = retrieval_in(tmp_path, "random", corpus, queries, RELEVANT)
-    model = GridModel(Encoder.load(small_model, device="cpu", max_length=WINDOW), Known("tiny", "rev"))
-    cell = score(build(checked(OwnTask, own), 0), model, Temperature(1.0), Manner(keep=False))
+    model = GridModel(Encoder.load(small_model, device="cpu", max_length=WINDOW), Checkpoint("tiny", "rev"))
+    cell = score(build(checked(OwnTask, own), 0), model, Temperature(1.0), ScoringOptions(keep=False))
 
     plain = SentenceTransformer(small_model, device="cpu")
     plain.max_seq_length = WINDOW

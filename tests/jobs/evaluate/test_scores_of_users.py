@@ -16,9 +16,9 @@ from tempscale_jobs.config.strict import checked
 
 mteb = pytest.importorskip("mteb")
 
-from tempscale_jobs.evaluate.mteb_model import GridModel, Known  # noqa: E402
+from tempscale_jobs.evaluate.grid_model import Checkpoint, GridModel  # noqa: E402
 from tempscale_jobs.evaluate.own_tasks import build  # noqa: E402
-from tempscale_jobs.evaluate.scored import Manner, score  # noqa: E402
+from tempscale_jobs.evaluate.scored import ScoringOptions, score  # noqa: E402
 
 pytestmark = pytest.mark.proof
 
@@ -73,7 +73,7 @@ def test_every_score_is_that_of_mteb_with_the_plain_model(folder, tasks, kind):
 
     settings = Settings.of(folder)
     encoder = Encoder.load(folder, device="cpu", prompt="")
-    model = GridModel(encoder, Known("tiny", "rev", settings.similarity, settings if settings.has_prompts else None))
+    model = GridModel(encoder, Checkpoint("tiny", "rev", settings.similarity, settings if settings.has_prompts else None))
 
     def task():
         own = build(checked(OwnTask, tasks[kind]), 0)
@@ -85,7 +85,7 @@ def test_every_score_is_that_of_mteb_with_the_plain_model(folder, tasks, kind):
     plain = SentenceTransformer(str(folder), device="cpu")
     theirs = mteb.evaluate(plain, task(), cache=None, show_progress_bar=False, co2_tracker=False).task_results[0]
     (expected,) = theirs.scores["test"]
-    (found,) = score(task(), model, Temperature(1.0), Manner(keep=False)).result["scores"]["test"]
+    (found,) = score(task(), model, Temperature(1.0), ScoringOptions(keep=False)).result["scores"]["test"]
     numbers = {name for name, value in expected.items() if isinstance(value, float) and np.isfinite(value)}
     assert len(numbers) > 3
     assert {name: found[name] for name in numbers} == pytest.approx({name: expected[name] for name in numbers}, abs=1e-6)

@@ -26,7 +26,7 @@ def test_any_row_of_pairs_gives_pairs_or_is_rejected_with_a_reason(tmp_path):
     def check(records):
         file.write_text(as_lines(records))
         settled = checked(PairsConfig, {"pairs": {"source": str(file), "max_rejected": 1}})
-        counts, rejects = chunks.Counts(), Rejects()
+        counts, rejects = chunks.PairCounts(), Rejects()
         try:
             found = list(chunks.pairs_of_rows(settled.pairs, settled.out, counts, rejects))
         except UsageError as error:

@@ -12,8 +12,8 @@ import torch
 
 from tempscale.collapse.aggregates import Block, CosineCells
 from tempscale.collapse.cosine import cosine_tile, rounded
-from tempscale.collapse.grid import upper_triangle
 from tempscale.collapse.length import CosineSums
+from tempscale.collapse.tiles import upper_triangle
 from tempscale.second_order.moments import covariance_factor
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.corpus.rows import own_document
@@ -59,8 +59,8 @@ def tiled(storage):
     """A function that leaves the three tiles of both groups, and where they lie."""
 
     def leave(regularization=0.0):
-        tiling = socm.Tiling(storage, "partials/socm", regularization)
-        sides = [socm.Side(0, NAMES[:2], 0), socm.Side(1, NAMES[2:], 4)]
+        tiling = socm.PairTiles(storage, "partials/socm", regularization)
+        sides = [socm.TileSide(0, NAMES[:2], 0), socm.TileSide(1, NAMES[2:], 4)]
         for i, j in TRIANGLE:
             socm.factor_tile(tiling, sides[i], sides[j])
         return tiling
@@ -71,7 +71,7 @@ def tiled(storage):
 def assembled(tiling, **analysis):
     ids, tokens = np.array([f"t{k}" for k in range(len(LENGTHS))], dtype=object), np.array(LENGTHS)
     asked = Analysis.model_validate(analysis)
-    return socm.assemble(tiling, TRIANGLE, socm.Texts(ids, tokens, np.zeros(len(ids), int)), asked)
+    return socm.assemble(tiling, TRIANGLE, socm.PairedTexts(ids, tokens, np.zeros(len(ids), int)), asked)
 
 
 def test_a_tile_of_two_groups_has_the_published_codes_epsilon(storage, tiled, clouds):

@@ -6,7 +6,7 @@ from prepared import laid_out
 
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.steps.dealing import deal, document_sets
-from tempscale_jobs.steps.group_tables import Cells, Grouped
+from tempscale_jobs.steps.group_tables import Cells, MeasuredGroups
 
 EDGES, TEXTS = (0, 100, 200), 480
 ANALYSIS = Analysis.model_validate({"socm_groups": 12})
@@ -26,7 +26,7 @@ def test_the_cell_of_a_pair_is_that_of_its_texts_in_whatever_order_they_come(doc
     first, second = np.nonzero(np.triu(group[:, None] == group, 1))
     at = layout.places(names.tolist())
     nothing = np.zeros(len(first))
-    found = Grouped(names, tokens[at], np.zeros(len(at)), group[first], first, second, nothing, nothing, nothing)
+    found = MeasuredGroups(names, tokens[at], np.zeros(len(at)), group[first], first, second, nothing, nothing, nothing)
     cells = Cells.of(found, layout, dealt, document_sets(layout, ANALYSIS))
     every = [(a, b) for a in range(3) for b in range(a, 3)]
     assert cells.names == every

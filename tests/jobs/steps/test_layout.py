@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from prepared import laid_out
 
-from tempscale.collapse import grid as tiles
+from tempscale.collapse import tiles
 from tempscale.stats.sample import keyed_hash, seeded_sample
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.corpus.index import Index, Shard

@@ -12,7 +12,7 @@ import pytest
 import ray
 from tile_grid import BOUNDS, TEXTS, TRIANGLE, digests, grid, tiled
 
-from tempscale.collapse import grid as tiles
+from tempscale.collapse import tiles
 from tempscale.collapse.aggregates import CosineCells, merge_tree
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.runs.folder import numbered

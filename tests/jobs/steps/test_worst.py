@@ -12,13 +12,13 @@ from tempscale_jobs.corpus.index import Shard
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import socm_tables, worst
-from tempscale_jobs.steps.factor_pairs import Wanted, exact_pairs
+from tempscale_jobs.steps.factor_pairs import PairPlaces, exact_pairs
 from tempscale_jobs.workers import actor
 
 
 def test_of_no_pairs_none_is_ranked_and_no_task_begins():
     none = np.empty(0, dtype=np.int64)
-    found = exact_pairs(None, None, Wanted(np.empty(0, object), none, none), Analysis.model_validate({}))
+    found = exact_pairs(None, None, PairPlaces(np.empty(0, object), none, none), Analysis.model_validate({}))
     assert [len(column) for column in found] == [0] * 5
     assert socm_tables.best(found, found.value, found.value, socm_tables.Named(np.empty(0, object), none), 5) == []
 
@@ -62,7 +62,7 @@ def test_the_threshold_is_that_of_pairs_near_in_embedding_whatever_their_means(t
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     near = (first // 2 == second // 2) & (first % 2 == 0)
     d_sigma = np.where(near, 0.4, 0.7) + 0.1 * random.random(len(first))
-    found = socm_tables.Pairs(first, second, np.zeros(len(first)), d_sigma, d_sigma)
+    found = socm_tables.PairValues(first, second, np.zeros(len(first)), d_sigma, d_sigma)
     model, temperature = Model("tiny", "tiny", "", 64), Temperature(1.0)
     run = Run(Storage(str(tmp_path)), [model], [temperature], "")
     run.storage.write_json(f"{run.place('partials/cosine', model, temperature)}/closed.json", {"cosine_p99": 0.9})

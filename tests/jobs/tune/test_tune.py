@@ -19,7 +19,7 @@ from scipy import stats
 from whole_run import as_lines, digests, documented, read_parts, read_record, read_report, read_tables, tuned
 
 from tempscale import Encoder, Temperature
-from tempscale.choosing.by_layer import Cosines, Found, layer_temperatures
+from tempscale.choosing.by_layer import Cosines, LayerTemperatures, layer_temperatures
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.given import read_temperature
 from tempscale_jobs.config.strict import checked
@@ -352,7 +352,7 @@ def test_a_search_that_gains_nothing_or_finds_one_temperature_gives_no_candidate
 
     def found(encoder, short, long, **settings):
         asked.append((short, long, settings))
-        return Found(taus, before, before._replace(objective=after), [])
+        return LayerTemperatures(taus, before, before._replace(objective=after), [])
 
     monkeypatch.setattr("tempscale.choosing.by_layer.layer_temperatures", found)
     worker = SimpleNamespace(encoder=SimpleNamespace(tokenizer=lambda texts, n: SimpleNamespace(ids=[[n] for _ in texts])))
@@ -375,7 +375,7 @@ def test_too_few_long_texts_leave_the_layers_out(tmp_path, small_model):
     corpus.write_text(as_lines([{"id": k, "text": f"text number {k} " * (30 if k < 7 else 1)} for k in range(60)]))
     config = checked(TuneConfig, settings(tmp_path / "run", corpus, small_model))
     begun = begin(config)
-    source = layers.Source(config, {"corpus": "as it was"})
+    source = layers.SearchTexts(config, {"corpus": "as it was"})
     found = layers.search(begun, None, begun.models[0], source)  # No worker is asked.
     assert found["temperatures"] is None
     assert layers.candidate(found) == []

@@ -20,8 +20,8 @@ from rich.console import Console
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus, Execution
 from tempscale_jobs.corpus import stream, units
-from tempscale_jobs.corpus.shards import Texts
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.shards import TextShards
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.corpus.units import Unit, named
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.observing import JsonLines, Slow, StatusFile
@@ -216,15 +216,15 @@ def test_a_journal_stays_where_it_is(seen):
 def test_units_are_named_by_file_and_rows():
     given = Corpus(source="s3://key:secret@bucket/rows")
     for pieces, name in (
-        ((units.Piece("parquet", "/d/a.parquet", "a.parquet", 90, 180, 90, 90),), "a.parquet, rows 90 to 179"),
-        ((units.Piece("lines", "/d/a.jsonl", "a.jsonl", 1500, 3000, 17),), "a.jsonl, bytes 1,500 to 2,999"),
-        ((units.Piece("file", "/d/a.csv", "a.csv"), units.Piece("file", "/d/b.csv", "b.csv")), "a.csv and 1 more"),
+        ((units.SourcePart("parquet", "/d/a.parquet", "a.parquet", 90, 180, 90, 90),), "a.parquet, rows 90 to 179"),
+        ((units.SourcePart("lines", "/d/a.jsonl", "a.jsonl", 1500, 3000, 17),), "a.jsonl, bytes 1,500 to 2,999"),
+        ((units.SourcePart("file", "/d/a.csv", "a.csv"), units.SourcePart("file", "/d/b.csv", "b.csv")), "a.csv and 1 more"),
     ):
         assert named(given, Unit(3, pieces)) == f"unit 3: {name}"
-    lance = named(given, Unit(3, (units.Piece("lance", "7", "", 90, 180, 1090, 90),)))
+    lance = named(given, Unit(3, (units.SourcePart("lance", "7", "", 90, 180, 1090, 90),)))
     assert lance.endswith(", rows 1,090 to 1,179")
     assert "secret" not in lance
-    assert named(Corpus(source="hf:some/set"), Unit(3, (units.Piece("hub", "5"),))) == "unit 3: shard 5 of hf:some/set"
+    assert named(Corpus(source="hf:some/set"), Unit(3, (units.SourcePart("hub", "5"),))) == "unit 3: shard 5 of hf:some/set"
 
 
 @pytest.fixture
@@ -338,7 +338,7 @@ def test_a_unit_that_is_read_slowly_is_named_by_its_file(cluster, run, tmp_path,
     for k in range(9):
         (data / f"{k}.csv").write_text("\n".join(["id,text", *(f"t{k}-{i},words" for i in range(20))]))
     config = resolve({"corpus": {"source": str(data), "unit_rows": 20, "unit_bytes": 150}})
-    corpus = Stream(Storage(out), Texts(config.corpus, config.embedding, out), 0, out)
+    corpus = SourceReader(Storage(out), TextShards(config.corpus, config.embedding, out), 0, out)
     assert len(corpus.units) == 9
     plain = stream.read_unit
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempscale.collapse import cosine, gpu
-from tempscale.collapse import grid as tiles
+from tempscale.collapse import cosine, gpu, tiles
 from tempscale.collapse.aggregates import BINS, Block, CosineCells, merge_tree
 from tempscale.collapse.cosine import cosine_tile
-from tempscale.collapse.grid import blocks, upper_triangle
+from tempscale.collapse.tiles import blocks, upper_triangle
 
 seeds = st.integers(0, 2**32)
 on_both = pytest.mark.parametrize("device", ["cpu", "cpu:0"])

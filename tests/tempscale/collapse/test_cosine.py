@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from tempscale.collapse import cosine, gpu
 from tempscale.collapse.aggregates import Block, CosineCells, Duplicates, Tile, merge_tree
 from tempscale.collapse.cosine import cosine_tile, cosine_tiles, nearest_corrected, rounded, rounding_error, truncation_error
-from tempscale.collapse.grid import blocks, upper_triangle
 from tempscale.collapse.length import CosineSums
 from tempscale.collapse.neighbours import NOBODY, Nearest
+from tempscale.collapse.tiles import blocks, upper_triangle
 
 DEVICES = ["cpu", "cpu:0"]
 """The fused pass, and torch's own operations, which serve a GPU."""

@@ -17,7 +17,7 @@ from blocks_of_texts import part, same, texts_of
 from tempscale.collapse import fused, gpu
 from tempscale.collapse.aggregates import Block, Tile
 from tempscale.collapse.cosine import cosine_tile, cosine_tiles
-from tempscale.collapse.grid import blocks, upper_triangle
+from tempscale.collapse.tiles import blocks, upper_triangle
 
 if torch.cuda.is_available() and os.environ["TRITON_INTERPRET"] != "1":
     pytest.skip("on a GPU the kernel is tested in test_gpu.py", allow_module_level=True)

@@ -24,7 +24,7 @@ from tempscale.stats.groups import pairs_of_sets
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.steps.dealing import deal, document_sets, enough, pairs_of
-from tempscale_jobs.steps.group_tables import Cells, Grouped
+from tempscale_jobs.steps.group_tables import Cells, MeasuredGroups
 
 # ------------------------------------------------------------------------------------------------------------ by hand
 
@@ -288,7 +288,9 @@ def test_errors_of_groups_of_documents_hold(documents, least):
         first, second = np.nonzero(np.triu(group[:, None] == group, 1))
         value = np.square(x[places[first]] - x[places[second]]).sum(1)
         nothing = np.zeros(len(places))
-        found = Grouped(layout.ids[places], layout.tokens[places], nothing, group[first], first, second, value, value, value)
+        found = MeasuredGroups(
+            layout.ids[places], layout.tokens[places], nothing, group[first], first, second, value, value, value
+        )
         cells = Cells.of(found, layout, dealt, document_sets(layout, ANALYSIS))
         sums = cells.sums(value)
         every = np.square(x[:, None] - x[None]).sum(2)

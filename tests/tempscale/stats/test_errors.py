@@ -21,13 +21,13 @@ from tempscale.collapse.length import CosineSums, Moments, interval_of, text_mea
 from tempscale.second_order.socm import socm_square
 from tempscale.stats.errors import finite_population, within_error
 from tempscale.stats.groups import texts_of_a_group
-from tempscale_jobs.audit.summary import Grouped, Sampled
+from tempscale_jobs.audit.summary import Replicates, Sampled
 from tempscale_jobs.config import sections
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.steps import cosine
 from tempscale_jobs.steps.dealing import Dealt
 from tempscale_jobs.steps.group_tables import Cells, with_all
-from tempscale_jobs.steps.group_tables import Grouped as MeasuredGroups
+from tempscale_jobs.steps.group_tables import Replicates as MeasuredGroups
 from tempscale_jobs.steps.socm_tables import Sample, cells
 
 pytestmark = pytest.mark.soak  # Thousands of draws, a minute of them.
@@ -277,7 +277,7 @@ def dealt_figures(corpus, texts, groups, random):
         cells = Cells.of(found, layout, dealt, None)
         sums = cells.sums(value)
         means = np.array(with_all(cells, sums, layout.texts_by_interval()), dtype=float)
-        estimates.append((cells, sums, Grouped(sums.replicates(cells.weights), len(place), means, layout, True)))
+        estimates.append((cells, sums, Replicates(sums.replicates(cells.weights), len(place), means, layout, True)))
     cells, sums, before = estimates[0]
     figures = {name: cells.estimate(sums, k) for k, name in enumerate(cells.names)}
     totals = [own.weighted(cells.weights) for _, own, _ in estimates]

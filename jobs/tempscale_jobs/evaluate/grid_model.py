@@ -22,13 +22,13 @@ _MOST_TOKENS_KEPT = 50_000_000
 _AT_ONCE = 65_536
 """Documents that a query is compared with at a time."""
 
-Correct = Callable[["Texts", np.ndarray], np.ndarray]
+Correct = Callable[["EncodedTexts", np.ndarray], np.ndarray]
 """What changes the embeddings of one call."""
 Embedded = Callable[[Temperature, str], "np.ndarray | None"]
 """The embeddings of a piece of documents under a temperature, by its digest; None where nobody has embedded it."""
 
 
-class Texts(NamedTuple):
+class EncodedTexts(NamedTuple):
     """The texts of one call, without their content."""
 
     role: str
@@ -46,7 +46,7 @@ class Texts(NamedTuple):
     """The file of their embeddings, in the same order, where `begin` named a folder."""
 
 
-class Known(NamedTuple):
+class Checkpoint(NamedTuple):
     """What is known of a checkpoint besides its weights."""
 
     name: str
@@ -64,11 +64,11 @@ class GridModel(MtebModel):
     pieces of `piece_texts` texts, each with micro-batches of its own, so that its bytes do not depend on who embeds it.
     """
 
-    def __init__(self, encoder: Encoder, known: Known, piece_texts: int = PIECE_TEXTS) -> None:
+    def __init__(self, encoder: Encoder, known: Checkpoint, piece_texts: int = PIECE_TEXTS) -> None:
         name, revision, similarity, settings = known
         self._describe(encoder, name, revision, similarity, settings)
         self.piece_texts = piece_texts
-        self.seen: list[Texts] = []
+        self.seen: list[EncodedTexts] = []
         """The calls since the last `begin`, in order."""
         self._tokens: dict[bytes, tuple[np.ndarray, int]] = {}
         self._kept: dict[str, np.ndarray] | None = None
@@ -115,7 +115,7 @@ class GridModel(MtebModel):
         )
         file = None if self._folder is None else self._folder / f"{len(self.seen)}.npy"
         cut = sum(n > length for n, length in zip(whole, lengths, strict=True))
-        call = Texts(role, hf_split, hf_subset, ids, lengths, whole, cut, file)
+        call = EncodedTexts(role, hf_split, hf_subset, ids, lengths, whole, cut, file)
         if self._correct is not None:
             found = self._correct(call, found)
         if file is not None:
@@ -147,7 +147,7 @@ class GridModel(MtebModel):
         return self._run([own for own, _ in self._tokenised(texts, keys)], keys, temperature)
 
     def ranks(
-        self, own: list[Texts], absent: dict[str, list[str]], without_itself: bool = False
+        self, own: list[EncodedTexts], absent: dict[str, list[str]], without_itself: bool = False
     ) -> dict[tuple[str, str], int]:
         """The rank over the whole corpus of relevant documents that are not among the first ones, which mteb keeps.
 

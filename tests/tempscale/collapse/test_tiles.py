@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempscale.collapse.grid import LARGEST_BLOCK, LARGEST_BLOCK_BYTES, SMALLEST_BLOCK, block_size, blocks, upper_triangle
+from tempscale.collapse.tiles import LARGEST_BLOCK, LARGEST_BLOCK_BYTES, SMALLEST_BLOCK, block_size, blocks, upper_triangle
 from tempscale.stats.sample import keyed_hash, seeded_sample
 
 ids = st.lists(st.text(max_size=6), max_size=40, unique=True)
