@@ -26,8 +26,7 @@ from tempscale_jobs.config import sections
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.steps import cosine
 from tempscale_jobs.steps.dealing import Dealt
-from tempscale_jobs.steps.group_tables import Cells, with_all
-from tempscale_jobs.steps.group_tables import Replicates as MeasuredGroups
+from tempscale_jobs.steps.group_tables import Cells, MeasuredGroups, with_all
 from tempscale_jobs.steps.socm_tables import Sample, cells
 
 pytestmark = pytest.mark.soak  # Thousands of draws, a minute of them.
