@@ -536,6 +536,16 @@ DAMAGED_NIGHTS = Subject(
     ),
 )
 
+REREAD = Subject(
+    "what is read again of a source",
+    ("tests/jobs/corpus/test_stream.py",),
+    of(
+        f"{JOBS}/corpus/stream.py",
+        ("SourceReader._read_units", "reading.unit_name(unit.number) in existing", "False"),
+        ("SourceReader._sampled", "reading.chosen_of(number) not in existing", "True"),
+    ),
+)
+
 RESUMED = Subject(
     "what a resumed run does again",
     (
@@ -566,10 +576,6 @@ RESUMED = Subject(
             '() if storage.exists(PLANNED) else (folder, "shards", "rejected")',
             '(folder, "shards", "rejected")',
         ),
-    )
-    + of(
-        f"{JOBS}/corpus/stream.py",
-        ("SourceReader._read_units", "reading.unit_name(unit.number) in there", "False"),
     )
     + of(
         f"{JOBS}/workers/dispatch.py",
@@ -1134,6 +1140,6 @@ MODELS = Subject(
 )
 
 SUBJECTS = (
-    GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
+    GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
     BOMBS, DEVICES, TOGETHER, ACTORS, MODELS,
 )  # fmt: skip

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import time
+from collections import Counter
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from tempscale_jobs.corpus.shards import Text, TextShards
 from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import SHARDED
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import cluster as sessions
 
@@ -224,6 +226,59 @@ def test_reading_stops_at_once_whatever_its_tasks_still_read(cluster, tmp_path):
         found.finish(cluster, SimpleNamespace(resize=int, advance=interrupted))
     assert time.monotonic() - begun[0] < 30
     assert read(cluster, tmp_path, source)[0].usable > 500  # Ray goes on.
+
+
+@pytest.mark.parametrize("sample", [None, 20])
+def test_what_an_earlier_session_has_read_is_not_read_again(cluster, tmp_path, sample):
+    source, sizes = written("parquet", tmp_path / "data")
+    begun = tmp_path / "begun"
+    begun.mkdir()
+
+    class Counted(TextShards):
+        def items(self, unit, *how):
+            (begun / f"{unit.number}-{os.getpid()}-{time.monotonic_ns()}").touch()
+            yield from super().items(unit, *how)
+
+    def times_begun():
+        """How often each unit's rows were read since the last call."""
+        paths = list(begun.iterdir())
+        for path in paths:
+            path.unlink()
+        return Counter(int(path.name.split("-")[0]) for path in paths)
+
+    options = {"contents": Counted, "sample": sample}
+    whole = read(cluster, tmp_path, source, sizes, "whole", **options)
+    times = times_begun()
+    assert len(times) > 6
+    assert set(times.values()) == ({1} if sample is None else {1, 2})  # Rows of a sample are read once more.
+    settings = resolve({"corpus": {"source": source, "sample": sample} | sizes})
+    storage = Storage(str(tmp_path / "stopped"))
+    reader = SourceReader(storage, Counted(settings.corpus, settings.embedding, storage.root), 0, storage.root)
+
+    class Stopping:
+        """A stage in which the user presses Ctrl-C when three units have been read."""
+
+        units = 0
+
+        def resize(self, units):
+            pass
+
+        def advance(self, units):
+            self.units += units
+            if self.units == 3:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        reader.finish(cluster, Stopping())
+    time.sleep(2)  # Tasks that had begun may end.
+    finished = [number for number in times if storage.exists(reading.unit_name(number))]
+    assert 3 <= len(finished) < len(times)
+    times_begun()
+    assert read(cluster, tmp_path, source, sizes, "stopped", **options) == whole
+    assert times_begun() == times - Counter(finished)
+    storage.remove(SHARDED)  # As where it stops right before its end.
+    assert read(cluster, tmp_path, source, sizes, "stopped", **options) == whole
+    assert not times_begun()
 
 
 @pytest.mark.parametrize("sample", [None, 100])
