@@ -3,14 +3,18 @@
 from types import SimpleNamespace
 
 import pytest
+import torch
 from prepared import laid_out, scoped
 
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.corpus.index import Index
+from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, is_whole
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps import cache, lookup, socm
+from tempscale_jobs.steps import cache, factors, lookup, socm
 from tempscale_jobs.steps.cache import Cache
+from tempscale_jobs.tables.audit import SHARDS
+from tempscale_jobs.tables.parts import SOCM_TILE
 from tempscale_jobs.workers.dispatch import Piece, advance_by_finished, missing
 
 MODEL, TAUS = Model("tiny", "tiny", "", 64), [Temperature(1.0), Temperature(0.5)]
@@ -96,3 +100,52 @@ def test_a_finished_step_of_all_pairs_asks_no_worker(run):
     run.storage.remove(f"{place}/done.json")
     with pytest.raises(ValueError, match="concatenate"):  # There are no factors to begin with.
         socm.socm(scope, TAUS[0], 2)
+
+
+class Crew:
+    """Workers that do nothing and remember what they were given."""
+
+    def __init__(self):
+        self.numbers = []
+
+    def run(self, function, pieces):
+        for piece in pieces:
+            self.numbers.append(piece.number)
+            yield piece, None
+
+    def call(self, function, pieces, **options):
+        return (piece for piece, _ in self.run(function, pieces))
+
+
+STAGE = SimpleNamespace(advance=lambda *done: None)
+IDS = [f"t{k}" for k in range(20)]
+
+
+def test_only_missing_parts_of_factors_are_given_to_workers(run, storage):
+    columns = {name: [None] * 20 for name in ("document", "source_row")}
+    columns |= {"text_id": IDS, "text": IDS, "content_sha": ["0" * 64] * 20, "cut": [False] * 20}
+    storage.write_table("shards/0.parquet", SHARDS.build(columns))
+    index = Index("docs", {}, "sum:1", 20, 0, 20, 20, {}, (Shard("shards/0.parquet", 20, 60),))
+    texts = laid_out(IDS, range(3, 23), [0] * 20, [0])
+    for number, temperatures in ((0, TAUS[:1]), (1, TAUS)):
+        for temperature in temperatures:
+            storage.write(run.part("factors", MODEL, temperature, number), b"x")
+    crew = Crew()
+    assert factors.collect(scoped(run, MODEL, texts, crew=crew, index=index), IDS, "factors", STAGE) == 20
+    assert crew.numbers == [0, 2]  # Eight texts each; of the first there is one temperature only.
+
+
+def test_only_missing_tiles_are_given_to_workers(run, storage):
+    for number in range(3):
+        ids = IDS[2 * number : 2 * number + 2]
+        factor = (torch.ones(2) / 2**0.5, torch.ones(1, 2))
+        table = factors.factor_table(ids, [5, 5], [factor, factor])
+        storage.write_table(run.part("factors", MODEL, TAUS[0], number), table)
+    scope = scoped(run, MODEL, laid_out(IDS[:6], [5] * 6, [0] * 6, [0]), crew=Crew())
+    folders = socm.Folders(most=2)
+    tiling = socm.PairTiles(storage, run.place(folders.tiles, MODEL, TAUS[0]), 0.0)
+    for tile in ((0, 1), (2, 2)):
+        storage.write_table(tiling.tile(*tile), SOCM_TILE.build({"row": [], "column": [], "d_mu": [], "d_sigma": []}))
+    with pytest.raises(IncompleteRun):  # These workers write nothing.
+        socm.all_pairs(scope, TAUS[0], folders, STAGE)
+    assert scope.crew.numbers == [(0, 0), (0, 2), (1, 1), (1, 2)]
