@@ -1,7 +1,8 @@
 """Whether the tests would notice a mistake: each of `mutations.py` is made in a copy of the project, and its tests are run.
 
 `python tests/mutants.py` is what `make mutants` runs; with words, only the subjects whose names hold one of them. The
-result of each is written to benchmarks/results/mutants.json, with its own date and commit. Tests of `make soak` are not run.
+result of each mutation is written to benchmarks/results/mutants.json at once, with its commit; `--left` makes only those
+that the record lacks or that nobody noticed. Tests of `make soak` are not run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,8 +124,8 @@ def commit() -> str:
     return _git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
-def made(subject: Subject, copies: list[Copy], at: str) -> dict[str, Any]:
-    """Make every mutation of a subject that is found; the results at a commit. Its tests must pass without any."""
+def made(subject: Subject, copies: list[Copy], at: str, mutations: Sequence[Mutation]) -> Iterator[dict[str, Any]]:
+    """Make some mutations of a subject; the result of each that is found. The subject's tests must pass without any."""
     free: queue.SimpleQueue[Copy] = queue.SimpleQueue()
     for copy in copies:
         free.put(copy)
@@ -146,19 +147,21 @@ def made(subject: Subject, copies: list[Copy], at: str) -> dict[str, Any]:
         said = f"{f'noticed by make {told.tier}' if noticed else 'NOT NOTICED'} in {seconds} s"
         print(f"{said}  {mutation.file}: {' '.join(mutation.old.split())[:70]}  {told.test.rpartition('::')[2]}", flush=True)
         by = {_NOTICED: told.test, None: "they hang"}.get(told.code, "")
-        own = {"noticed": noticed, "by": by, "tier": told.tier if noticed else None, "exit_code": told.code}
-        return mutation._asdict() | own | {"seconds": seconds}
+        result = {"noticed": noticed, "by": by, "tier": told.tier if noticed else None, "exit_code": told.code}
+        return mutation._asdict() | result | {"seconds": seconds, "commit": at}
 
-    begun = time.monotonic()
     with ThreadPoolExecutor(len(copies)) as pool:
-        found = [own for own in pool.map(one, (None, *subject.mutations)) if own]
-    when = {"on": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": at, "cores": os.cpu_count()}
-    return when | {"seconds": round(time.monotonic() - begun), "mutations": found}
+        yield from filter(None, pool.map(one, (None, *mutations) if mutations else ()))
+
+
+def settled(row: dict[str, Any]) -> bool:
+    """Whether a mutation of the record was noticed, or has a reason why none can notice it."""
+    return row["noticed"] or (bool(row["reason"]) and row["exit_code"] == 0)
 
 
 def missed(found: dict[str, Any]) -> list[dict[str, Any]]:
     """The mutations that no test noticed, and that have no reason why none can."""
-    return [own for own in found["mutations"] if not own["noticed"] and (not own["reason"] or own["exit_code"] != 0)]
+    return [row for row in found["mutations"] if not settled(row)]
 
 
 def recorded(row: dict[str, Any]) -> Mutation:
@@ -190,20 +193,36 @@ def main(words: list[str]) -> int:
             if lost := sum(not is_found(own) for own in one.mutations):
                 print(f"warning: {lost} of {len(one.mutations)} mutations are not found in the code: {one.name}")
         return 0
+    only_left = "--left" in words
+    words = [word for word in words if word != "--left"]
     subjects = [subject for subject in SUBJECTS if not words or any(word in subject.name for word in words)]
     well, at = True, commit()
     with tempfile.TemporaryDirectory(prefix="tempscale-mutants-", ignore_cleanup_errors=True) as folder:
         copies = [Copy(Path(folder) / str(number)) for number in range(os.cpu_count() or 1)]
         for subject in subjects:
-            found = made(subject, copies, at)
-            before = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
-            every = before | {subject.name: found}
-            kept = {own.name: every[own.name] for own in SUBJECTS if own.name in every}
-            RESULT.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", "utf-8")
-            count, noticed = len(found["mutations"]), sum(own["noticed"] for own in found["mutations"])
+            record = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
+            earlier = (
+                record.get(subject.name, {"seconds": 0, "mutations": []}) if only_left else {"seconds": 0, "mutations": []}
+            )
+            rows = {recorded(row)[:4]: row for row in earlier["mutations"] if settled(row)}
+            begun = time.monotonic()
+            for row in made(subject, copies, at, [each for each in subject.mutations if each[:4] not in rows]):
+                rows[recorded(row)[:4]] = row
+                when = {"on": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": at, "cores": os.cpu_count()}
+                seconds = round(earlier["seconds"] + time.monotonic() - begun)
+                results = [rows[each[:4]] for each in subject.mutations if each[:4] in rows]
+                _write(record | {subject.name: when | {"seconds": seconds, "mutations": results}})
+            found = json.loads(RESULT.read_text("utf-8"))[subject.name]
+            count, noticed = len(found["mutations"]), sum(row["noticed"] for row in found["mutations"])
             print(f"{subject.name}: {noticed} of {count} noticed, {len(missed(found))} missed without a reason", flush=True)
             well &= not missed(found) and count == len(subject.mutations)
     return 0 if well else 1
+
+
+def _write(record: dict[str, Any]) -> None:
+    """Write the results of all subjects, in the order of the list."""
+    ordered = {subject.name: record[subject.name] for subject in SUBJECTS if subject.name in record}
+    RESULT.write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
 if __name__ == "__main__":
