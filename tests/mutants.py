@@ -200,28 +200,33 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="tempscale-mutants-", ignore_cleanup_errors=True) as folder:
         copies = [Copy(Path(folder) / str(number)) for number in range(os.cpu_count() or 1)]
         for subject in subjects:
-            record = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
-            earlier = (
-                record.get(subject.name, {"seconds": 0, "mutations": []}) if only_left else {"seconds": 0, "mutations": []}
-            )
-            rows = {recorded(row)[:4]: row for row in earlier["mutations"] if settled(row)}
-            begun = time.monotonic()
-            for row in made(subject, copies, at, [each for each in subject.mutations if each[:4] not in rows]):
+            earlier = _record().get(subject.name) if only_left else None
+            rows = {recorded(row)[:4]: row for row in (earlier or {"mutations": []})["mutations"] if settled(row)}
+            before, begun = earlier["seconds"] if earlier else 0, time.monotonic()
+            left = [mutation for mutation in subject.mutations if mutation[:4] not in rows]
+            for row in made(subject, copies, at, left):
                 rows[recorded(row)[:4]] = row
-                when = {"on": datetime.datetime.now(datetime.UTC).date().isoformat(), "commit": at, "cores": os.cpu_count()}
-                seconds = round(earlier["seconds"] + time.monotonic() - begun)
-                results = [rows[each[:4]] for each in subject.mutations if each[:4] in rows]
-                _write(record | {subject.name: when | {"seconds": seconds, "mutations": results}})
-            found = json.loads(RESULT.read_text("utf-8"))[subject.name]
+                _write(subject, rows, {"commit": at, "seconds": round(before + time.monotonic() - begun)})
+            if earlier and not left:  # Others may have gone from the list.
+                _write(subject, rows, {"commit": earlier["commit"], "seconds": before})
+            found = _record()[subject.name]
             count, noticed = len(found["mutations"]), sum(row["noticed"] for row in found["mutations"])
             print(f"{subject.name}: {noticed} of {count} noticed, {len(missed(found))} missed without a reason", flush=True)
             well &= not missed(found) and count == len(subject.mutations)
     return 0 if well else 1
 
 
-def _write(record: dict[str, Any]) -> None:
-    """Write the results of all subjects, in the order of the list."""
-    ordered = {subject.name: record[subject.name] for subject in SUBJECTS if subject.name in record}
+def _record() -> dict[str, Any]:
+    """The record, by subject."""
+    return dict(json.loads(RESULT.read_text("utf-8"))) if RESULT.exists() else {}
+
+
+def _write(subject: Subject, rows: dict[tuple[str, ...], dict[str, Any]], when: dict[str, Any]) -> None:
+    """Write what is known of a subject's mutations into the record, in the order of the lists."""
+    results = [rows[mutation[:4]] for mutation in subject.mutations if mutation[:4] in rows]
+    when |= {"on": datetime.datetime.now(datetime.UTC).date().isoformat(), "cores": os.cpu_count()}
+    record = _record() | {subject.name: when | {"mutations": results}}
+    ordered = {each.name: record[each.name] for each in SUBJECTS if each.name in record}
     RESULT.write_text(json.dumps(ordered, indent=2, ensure_ascii=False) + "\n", "utf-8")
 
 
