@@ -270,7 +270,7 @@ PARTS = {
     "tempscale_jobs.steps.cosine:gather": "cosine: blocks",
     "tempscale_jobs.steps.cosine:_closed_form": "cosine: sums",
     "tempscale_jobs.steps.cosine:_text_means": "cosine: means by text",
-    "tempscale_jobs.steps.cosine:_compare_panels": "cosine: tiles",
+    "tempscale_jobs.steps.cosine:compare_grid": "cosine: tiles",
     "tempscale_jobs.steps.exposure:_duplicates": "exposure: near-duplicates of the tiles",
     "tempscale_jobs.steps.neighbours:merge": "exposure: neighbours of the tiles",
     "tempscale_jobs.steps.neighbours:ask": "exposure: neighbours of a sample",

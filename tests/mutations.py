@@ -630,7 +630,7 @@ RESUMED = Subject(
         f"{JOBS}/steps/cosine.py",
         ("_compute", 'is_closed = is_whole(run.storage, f"{grid.place}/closed.json")', "is_closed = False"),
         ("gather", "left = missing(grid.storage, every)", "left = every"),
-        ("_compare_panels", "left = missing(grid.storage, every)", "left = every"),
+        ("compare_grid", "left = missing(grid.storage, every)", "left = every"),
         ("_compute", "if is_closed:\n    ...\n    return", "if False:\n    ...\n    return"),
     )
     + of(

@@ -78,12 +78,12 @@ def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: S
     gather(cluster, grid, names, bounds, layout)
     if is_closed:
         if needed.near and analysis.cosine == "full":
-            _compare_panels(scope.crew, grid, bounds, needed.near, stage)
+            compare_grid(scope.crew, grid, bounds, needed.near, stage)
         return
     sums = _closed_form(cluster, grid, len(bounds), "float32")
     cells, rounding = None, None
     if analysis.cosine == "full":
-        triangle = _compare_panels(scope.crew, grid, bounds, needed.near, stage)
+        triangle = compare_grid(scope.crew, grid, bounds, needed.near, stage)
         cells = blocks.merged(cluster, grid, triangle, Merging(_cells, CosineCells.merged, "cells"))
         rounded_sums = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
         check_closed_form(cells, rounded_sums, grid.precision, dim)
@@ -205,7 +205,7 @@ def block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, .
     return _Means(tuple(Moments.of(means[here]) for here in within), sums_of)
 
 
-def _compare_panels(
+def compare_grid(
     crew: Crew, grid: Tiling, bounds: list[tuple[int, int]], near: bool, stage: Stage
 ) -> list[tuple[int, int]]:  # fmt: skip
     """Compare the panels that have not been compared, and return all pairs of panels."""

@@ -6,12 +6,14 @@ import pytest
 import torch
 from prepared import laid_out, scoped
 
+from tempscale.collapse import tiles
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.corpus.index import Index, Shard
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, is_whole
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps import cache, factors, lookup, socm
+from tempscale_jobs.steps import cache, cosine, factors, lookup, socm
+from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.cache import Cache
 from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.tables.parts import SOCM_TILE
@@ -116,6 +118,8 @@ class Crew:
     def call(self, function, pieces, **options):
         return (piece for piece, _ in self.run(function, pieces))
 
+    tiles = call
+
 
 STAGE = SimpleNamespace(advance=lambda *done: None)
 IDS = [f"t{k}" for k in range(20)]
@@ -149,3 +153,17 @@ def test_only_missing_tiles_are_given_to_workers(run, storage):
     with pytest.raises(IncompleteRun):  # These workers write nothing.
         socm.all_pairs(scope, TAUS[0], folders, STAGE)
     assert scope.crew.numbers == [(0, 0), (0, 2), (1, 1), (1, 2)]
+
+
+def test_only_missing_panels_are_compared(storage):
+    grid, bounds = Tiling(storage, "partials/cosine", 2, 3, 0.9, 5, count=5, together=2), tiles.blocks(50, 10)
+    for i, j, near in ((0, 0, True), (0, 1, False), (1, 2, True)):
+        for name in grid.written(i, j, near):
+            storage.write(name, b"x")
+    for near, left in ((True, [(0, 1), (0, 2), (1, 1), (2, 2)]), (False, [(0, 2), (1, 1), (2, 2)])):
+        crew, advanced = Crew(), []
+        every = cosine.compare_grid(crew, grid, bounds, near, SimpleNamespace(advance=advanced.append))
+        assert every == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
+        assert crew.numbers == left
+        assert sum(advanced) == 50 * 49 // 2
+        assert advanced[0] == {True: 190 + 200, False: 190 + 200 + 400}[near]
