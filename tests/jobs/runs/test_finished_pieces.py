@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 import torch
 from prepared import laid_out, scoped
@@ -9,7 +10,11 @@ from prepared import laid_out, scoped
 from tempscale.collapse import tiles
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.diagnose import looks, repeated, two_texts
 from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.evaluate import cells
+from tempscale_jobs.evaluate.tasks import RunTask, folder
+from tempscale_jobs.pairs import socm as pair_steps
 from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, is_whole
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import cache, cosine, factors, lookup, socm
@@ -17,6 +22,7 @@ from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.cache import Cache
 from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.tables.parts import SOCM_TILE
+from tempscale_jobs.tune import layers
 from tempscale_jobs.workers.dispatch import Piece, advance_by_finished, missing
 
 MODEL, TAUS = Model("tiny", "tiny", "", 64), [Temperature(1.0), Temperature(0.5)]
@@ -110,10 +116,10 @@ class Crew:
     def __init__(self):
         self.numbers = []
 
-    def run(self, function, pieces):
+    def run(self, function, pieces, retries=None):
         for piece in pieces:
             self.numbers.append(piece.number)
-            yield piece, None
+            yield piece, {}
 
     def call(self, function, pieces, **options):
         return (piece for piece, _ in self.run(function, pieces))
@@ -125,17 +131,22 @@ STAGE = SimpleNamespace(advance=lambda *done: None)
 IDS = [f"t{k}" for k in range(20)]
 
 
-def test_only_missing_parts_of_factors_are_given_to_workers(run, storage):
-    columns = {name: [None] * 20 for name in ("document", "source_row")}
-    columns |= {"text_id": IDS, "text": IDS, "content_sha": ["0" * 64] * 20, "cut": [False] * 20}
+def sharded(storage, count):
+    """The index of a corpus of one shard, which is written."""
+    columns = {"text_id": IDS[:count], "text": IDS[:count], "content_sha": ["0" * 64] * count, "cut": [False] * count}
+    columns |= dict.fromkeys(("document", "source_row"), [None] * count)
     storage.write_table("shards/0.parquet", SHARDS.build(columns))
-    index = Index("docs", {}, "sum:1", 20, 0, 20, 20, {}, (Shard("shards/0.parquet", 20, 60),))
+    return Index("docs", {}, "sum:1", count, 0, count, count, {}, (Shard("shards/0.parquet", count, 3 * count),))
+
+
+def test_only_missing_parts_of_factors_are_given_to_workers(run, storage):
     texts = laid_out(IDS, range(3, 23), [0] * 20, [0])
     for number, temperatures in ((0, TAUS[:1]), (1, TAUS)):
         for temperature in temperatures:
             storage.write(run.part("factors", MODEL, temperature, number), b"x")
     crew = Crew()
-    assert factors.collect(scoped(run, MODEL, texts, crew=crew, index=index), IDS, "factors", STAGE) == 20
+    scope = scoped(run, MODEL, texts, crew=crew, index=sharded(storage, 20))
+    assert factors.collect(scope, IDS, "factors", STAGE) == 20
     assert crew.numbers == [0, 2]  # Eight texts each; of the first there is one temperature only.
 
 
@@ -167,3 +178,70 @@ def test_only_missing_panels_are_compared(storage):
         assert crew.numbers == left
         assert sum(advanced) == 50 * 49 // 2
         assert advanced[0] == {True: 190 + 200, False: 190 + 200 + 400}[near]
+
+
+def test_only_missing_chunks_of_pairs_are_given_to_workers(run, storage):
+    every = [Piece(k, files=tuple(run.part("pairs", MODEL, t, k) for t in TAUS), size=5) for k in range(3)]
+    for name in (every[0].files[0], *every[1].files):
+        storage.write(name, b"x")
+    crew, advanced = Crew(), []
+    stage = SimpleNamespace(advance=lambda size, *cost: advanced.append(size))
+    assert pair_steps.measure_pairs(run, crew, MODEL, every, stage) == 0
+    assert crew.numbers == [0, 2]
+    assert advanced == [5, 5, 5]
+
+
+@pytest.fixture
+def read(run):
+    """A diagnosis whose corpus is one shard of three texts."""
+    diagnosis = SimpleNamespace(pair=("t0", "t1"), repeated_pairs=4)
+    return SimpleNamespace(
+        run=run, index=sharded(run.storage, 3), config=SimpleNamespace(diagnosis=diagnosis, seed=0, keep_text=False)
+    )
+
+
+def test_only_missing_texts_are_looked_into(read, storage):
+    every = [Piece(k, ([IDS[k]],), files=(f"looks/{k}",), size=1) for k in range(3)]
+    storage.write("looks/1", b"x")
+    crew = Crew()
+    looks.look(read, crew, every, STAGE)
+    assert crew.numbers == [0, 2]
+
+
+def test_two_texts_that_are_drawn_are_not_given_to_a_worker(read, run, storage):
+    parts = [run.part(two_texts.PAIR_PARTS, MODEL, t, 0) for t in TAUS]
+    table = pa.table({"text_id": ["t0", "t1"], "side": ["a", "b"]})
+    storage.write_table(parts[0], table)
+    for expected in ([0], []):
+        crew = Crew()
+        assert two_texts.look(read, crew, MODEL) == ("t0", "t1")
+        assert crew.numbers == expected
+        storage.write_table(parts[1], table)
+
+
+def test_only_missing_lengths_of_repeated_tokens_are_given_to_workers(read, run, storage):
+    for number, temperatures in ((0, TAUS), (1, TAUS[1:]), (3, TAUS)):
+        for temperature in temperatures:
+            storage.write(run.part(repeated.REPEATED_PARTS, MODEL, temperature, number), b"x")
+    crew = Crew()
+    assert repeated.embed_repeated(read, crew, MODEL) == 4  # 8, 16, 32 and 64 tokens
+    assert crew.numbers == [1, 2]
+
+
+def test_a_search_by_layer_of_the_same_texts_is_done_once(run, storage):
+    found, crew = {"temperatures": [0.5], "states": ["a"]}, Crew()
+    storage.write_json(layers.FOUND, found)
+    assert layers.search(run, crew, MODEL, SimpleNamespace(states=["a"])) == found
+    assert crew.numbers == []
+    with pytest.raises(AttributeError, match="config"):  # Of other texts it is searched again.
+        layers.search(run, crew, MODEL, SimpleNamespace(states=["b"]))
+    assert not storage.exists(layers.FOUND)
+
+
+def test_a_cell_is_scored_again_where_its_data_have_changed(run, storage):
+    unit = RunTask("x", None, None, False)
+    assert not cells.done(run, MODEL, TAUS[0], unit, "state")
+    storage.write_json(f"{folder(MODEL, TAUS[0], unit)}/result.json", {"state": "state"})
+    assert cells.done(run, MODEL, TAUS[0], unit, "state")
+    assert not cells.done(run, MODEL, TAUS[0], unit, "another")
+    assert not cells.done(run, MODEL, TAUS[1], unit, "state")
