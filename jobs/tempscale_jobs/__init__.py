@@ -74,7 +74,7 @@
       expected            how long it takes, before it begins
       budget              tokens of a micro-batch
       lookup              what a cache has of a corpus
-      cache               texts by content, from night to night
+      cache               texts by content, from night to night; what its key is made of
       prune               a smaller cache
       pieces              the pieces of a sample of texts
       precision           what bfloat16 changes
@@ -87,7 +87,7 @@
       exposure            who fills the results; hubs, near-duplicates
       by_length           a correction by length, fitted
       source_order        whether neighbours in the source are alike
-      dealing             which texts make up the groups
+      dealing             which texts make up the groups that stand for all pairs
       groups              all pairs of each group, under every τ
       group_tables        their tables
       pair_values         d_μ and d_Σ of every pair of some texts
@@ -113,16 +113,16 @@
       readers             formats of files
       folders             which files are data
       states              whether a file has changed
-    lifecycle             a run from its lock to run.json, for all commands
+    lifecycle             (a file) a run from its lock to run.json, for all commands
     report/               what all reports share
       page                template, charts, run.json: one page
-      charts              lines with bands, changes with intervals
+      charts              colours, lines with bands, changes with intervals
       screen              tables on the terminal
       shell               commands to copy
       text                figures in words
     workers/              Ray
       nodes               whether all machines see the files
-      dispatch            pieces of work to actors and tasks; the crew of model actors, what is slow
+      dispatch            pieces of work to actors and tasks, retries, the crew of model actors, what is slow
       actor               one model on one worker
       loaded              whether it is the model that the run began with
       marks               which text kills its process
@@ -162,9 +162,9 @@
     errors                errors that a user reads
     urls                  addresses without their secrets
 
-In the folder of a command the same names mean the same thing: run (the command, top to bottom), its steps, summary (parts to
-tables), charts, words (tables to sentences), report (the page). Steps hand on durable parts, not objects in memory:
-corpus -> shards/ -> texts/ -> factors/ -> partials/ -> tables/ -> report.html.
+In the folder of a command the same names mean the same thing: run (the command, top to bottom), its own files, summary
+(parts to tables), charts, words (tables to sentences), report (the page). Steps hand on durable parts, not objects in
+memory: corpus -> shards/ -> texts/ -> factors/ -> partials/ -> tables/ -> report.html.
 
 The steps compute with `tempscale/`, the science, which knows no Ray and no tables:
 

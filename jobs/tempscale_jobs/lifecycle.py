@@ -43,13 +43,13 @@ class Lifecycle:
             nodes.check_run(self.run, [(f"--{option}", storage) for option, storage in folders.items()])
             yield cluster
 
-    def settled(self, config: Config, cluster: Cluster) -> Config:
+    def with_precision(self, config: Config, cluster: Cluster) -> Config:
         """The configuration with the precision that the workers' processors decide; as it is where float32 is asked for."""
         requested = config.embedding.precision
         if requested == "float32":
             return config
         with self.journal.stage("precision of the model") as stage:
-            decision = bfloat16.settle(self.run, cluster, requested)
+            decision = bfloat16.decide(self.run, cluster, requested)
             stage.note = f"{decision.precision}: {decision.why}"
         embedding = config.embedding.model_copy(update={"precision": decision.precision})
         return config.model_copy(update={"embedding": embedding})

@@ -98,7 +98,7 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
         stage.note = corpus.described()
     cache = {} if config.execution.cache is None else {"cache": Storage(config.execution.cache)}
     with life.cluster(**cache) as cluster:
-        config = life.settled(config, cluster)
+        config = life.with_precision(config, cluster)
         if query_source is not None:
             query_source.read_all(cluster, journal, "all of the queries")
         corpus.read_all(cluster, journal, "all of the corpus")
@@ -125,34 +125,33 @@ def _given_embeddings(scope: Scope) -> Embedded:
 
 def embed_all(scope: Scope, query_source: SourceReader | None) -> Embedded:
     """Embed the corpus and the queries, and run all steps that this crew does with its model."""
-    scope = replace(scope, encoding=budget.settle(scope))
+    scope = replace(scope, encoding=budget.with_budget(scope))
     rejected = embed.embed(scope, f"embed {scope.model.label}")
-    scope = Embedded.of(scope, _in_order(scope))
-    if len(scope.texts) != scope.index.analysed - rejected or not scope.texts.are_distinct():
+    embedded = Embedded.of(scope, _in_order(scope))
+    if len(embedded.texts) != scope.index.analysed - rejected or not embedded.texts.are_distinct():
         raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
-    precision.measure(scope)
-    sample, group_count = texts_of_all_pairs(scope), 0
-    if sample:
-        factors.collect_sample(scope, sample)
-    elif sample is None:
-        group_count = len(groups.measure(scope))
-    # «sample» are here the texts that were dealt to groups.
-    ranks_largest = sample is None and scope.analysis.socm_top_over == "sample"
-    if ranks_largest:
-        largest.collect(scope, group_count)
-    probe.probe(scope)
+    precision.measure(embedded)
+    sample, group_count = texts_of_all_pairs(embedded), 0
+    if sample is None:
+        group_count = len(groups.measure(embedded))
+    elif sample:
+        factors.collect_sample(embedded, sample)
+    ranks_groups = sample is None and scope.analysis.socm_top_over == "sample"
+    if ranks_groups:
+        largest.collect(embedded, group_count)
+    probe.probe(embedded)
     for temperature in scope.run.temperatures:
-        if ranks_largest:
-            largest.rank(scope, temperature, group_count)
+        if ranks_groups:
+            largest.rank(embedded, temperature, group_count)
         if sample:
-            socm.socm(scope, temperature, len(sample))
+            socm.socm(embedded, temperature, len(sample))
     if scope.analysis.socm_top_over == "corpus":
-        worst.begin(scope)
+        worst.begin(embedded)
     if query_source is not None and scope.config.queries is not None:
-        folder_of_queries = scope.run.below("queries")
-        query_scope = replace(scope, run=folder_of_queries, source=scope.config.queries, index=query_source.index)
+        run_of_queries = scope.run.below("queries")
+        query_scope = replace(scope, run=run_of_queries, source=scope.config.queries, index=query_source.index)
         embed.embed(query_scope, scope.named("embed the queries"), "query")
-    return scope
+    return embedded
 
 
 def _measure_all_pairs(scope: Embedded) -> None:

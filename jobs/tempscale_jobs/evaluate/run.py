@@ -70,7 +70,7 @@ def _score_all(config: EvaluateConfig, life: Lifecycle, evaluation: Evaluation, 
     """Score the missing cells under every model, and write the tables and the report."""
     run, missing = life.run, dict[tuple[str, str, str], str]()
     with life.cluster() as cluster:
-        encoding = life.settled(config, cluster).embedding
+        encoding = life.with_precision(config, cluster).embedding
         for model in run.models:
             with Crew(run, cluster, model, encoding) as crew:
                 wrong = score_missing(evaluation, crew, model, journal)

@@ -49,8 +49,8 @@ def _measure_all(config: PairsConfig, life: Lifecycle, journal: Journal) -> None
         lost = f", {index.rejected:,} rejected" if index.rejected else ""
         stage.note = f"{index.pairs:,} pairs of {index.read:,} rows{lost}{sources.left_out(config.pairs, config.out)}"
     with life.cluster() as cluster:
-        settled = life.settled(config, cluster)
-        rejected = sum(_measure(settled, life, cluster, model, index) for model in run.models)
+        decided = life.with_precision(config, cluster)
+        rejected = sum(_measure(decided, life, cluster, model, index) for model in run.models)
         with journal.stage("tables") as stage:
             stage.note = f"{len(summary.summarise(run, config.socm, index))} tables"
     life.record(command=config.command, pairs=index.facts() | {"rejected_by_models": rejected})

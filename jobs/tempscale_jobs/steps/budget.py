@@ -24,7 +24,7 @@ _CLOSE = 0.02
 """A smaller budget is preferred if it is within this share of the fastest, because it needs less memory."""
 
 
-def settle(scope: Scope) -> Embedding:
+def with_budget(scope: Scope) -> Embedding:
     """The scope's `encoding` with the model's token budget, measured on the first shard if the user wants that."""
     if not scope.encoding.tune_batches:
         return kept(scope.run, scope.cluster, scope.model, scope.encoding)

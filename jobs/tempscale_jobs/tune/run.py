@@ -66,7 +66,7 @@ def _choose(config: TuneConfig, life: Lifecycle, states: dict[str, Any], journal
     run = life.run
     (model,) = run.models
     with life.cluster() as cluster:
-        candidates, config = run.temperatures, life.settled(config, cluster)
+        candidates, config = run.temperatures, life.with_precision(config, cluster)
         if config.choosing.layers:
             source = layers.SearchTexts(config, states)
             with Crew(run, cluster, model, config.embedding) as crew, journal.stage("search one τ a layer") as stage:

@@ -36,13 +36,13 @@ class Settled(NamedTuple):
     why: str
 
 
-def settle(run: Run, cluster: Cluster, asked: str) -> Settled:
+def decide(run: Run, cluster: Cluster, asked: str) -> Settled:
     """The precision of a run for the precision that is asked for, `auto` among them; it is decided once and kept."""
     if run.storage.exists(COMPUTED_IN):
         return Settled(**run.storage.read_json(COMPUTED_IN))
-    settled = decided(asked, workers(cluster))
-    run.storage.write_json(COMPUTED_IN, settled._asdict())
-    return settled
+    decision = decided(asked, workers(cluster))
+    run.storage.write_json(COMPUTED_IN, decision._asdict())
+    return decision
 
 
 def decided(asked: str, seen: list[Processor]) -> Settled:

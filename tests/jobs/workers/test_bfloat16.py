@@ -126,10 +126,10 @@ def test_a_run_goes_on_in_the_precision_that_it_began_with(tmp_path, monkeypatch
     run, found = Run(Storage(str(tmp_path)), [], [], "2026-11-01"), []
     for seen in ([AMX], [OLD]):
         monkeypatch.setattr(bfloat16, "workers", lambda cluster, seen=seen: seen)
-        found.append(bfloat16.settle(run, Cluster(1, 0), "auto"))
+        found.append(bfloat16.decide(run, Cluster(1, 0), "auto"))
     assert found == [Settled("auto", "bfloat16", "amx_bf16, avx512_bf16 of Xeon")] * 2
     with pytest.raises(UsageError, match="--precision tf32"):
-        bfloat16.settle(Run(Storage(str(tmp_path / "other")), [], [], "2026-11-01"), Cluster(1, 0), "tf32")
+        bfloat16.decide(Run(Storage(str(tmp_path / "other")), [], [], "2026-11-01"), Cluster(1, 0), "tf32")
 
 
 @pytest.mark.soak
