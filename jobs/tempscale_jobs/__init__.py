@@ -164,7 +164,7 @@
 
 In the folder of a command the same names mean the same thing: run (the command, top to bottom), its own files, summary
 (parts to tables), charts, words (tables to sentences), report (the page). Steps hand on durable parts, not objects in
-memory: corpus -> shards/ -> texts/ -> factors/ -> partials/ -> tables/ -> report.html.
+memory: corpus -> shards/ -> texts/ (and factors/, of a sample) -> partials/ -> tables/ -> report.html.
 
 The steps compute with `tempscale/`, the science, which knows no Ray and no tables:
 

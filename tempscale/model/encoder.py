@@ -260,7 +260,7 @@ class Encoder:
             TemperatureError: the temperature depends on the role and none is given.
         """
         batches = self.batches(tokens) if batches is None else batches
-        owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
+        owner = tokens.owner
         lengths, device = tokens.sequences.lengths.tolist(), next(self.model.parameters()).device
         factored: Collection[int] = range(len(tokens) if factors is True else 0) if isinstance(factors, bool) else factors
         chunked: dict[int, Scatter] = {}
@@ -339,7 +339,7 @@ class Encoder:
             Micro-batches of at most `token_budget` padded tokens, or of one sequence, longest first.
         """
         batches = micro_batches(tokens.sequences.lengths.tolist(), self.token_budget, self.packed)
-        owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
+        owner = tokens.owner
         return _without(batches, lambda i: owner[i] in tokens.failed)
 
     def factors_of(
@@ -363,7 +363,7 @@ class Encoder:
         Raises:
             TemperatureError: the temperature depends on the role and none is given.
         """
-        owner: Sequence[int] = range(len(tokens)) if tokens.text is None else tokens.text
+        owner = tokens.owner
         batches = _without(self.batches(tokens), lambda i: owner[i] in without)
         batches = [batch for batch in batches if any(owner[i] in wanted for i in batch)]
         options: dict[str, Any] = {"role": role, "batches": batches, "isolate": True, "padded": padded}

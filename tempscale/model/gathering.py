@@ -89,7 +89,7 @@ def gather(
     """
     width, (failed, halved) = wanted.width, troubles
     texts = len(tokens)
-    owner = torch.arange(texts) if tokens.text is None else torch.tensor(tokens.text, dtype=torch.long)
+    owner = torch.tensor(tokens.owner, dtype=torch.long)
     embeddings, norms, moments = torch.full((texts, width), torch.nan), torch.full((texts,), torch.nan), None
     order = torch.tensor([i for out in passes for i in out.sequences], dtype=torch.long)
     if passes:

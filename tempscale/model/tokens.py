@@ -142,6 +142,11 @@ class Tokens:
         """`ids` in one array."""
         return Sequences.of(self.ids)
 
+    @property
+    def owner(self) -> Sequence[int]:
+        """The text of each sequence, ascending."""
+        return range(len(self)) if self.text is None else self.text
+
     def __len__(self) -> int:
         return len(self.truncated)
 

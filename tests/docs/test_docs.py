@@ -112,7 +112,7 @@ def test_the_plan_s_lines_are_explained():
     from tempscale_jobs.audit import plan
 
     text = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    lines = re.findall(r'add_row\("(\w+)"', (ROOT / "jobs" / "tempscale_jobs" / "audit" / "plan.py").read_text("utf-8"))
+    lines = re.findall(r'add_row\(\s*"(\w+)"', (ROOT / "jobs" / "tempscale_jobs" / "audit" / "plan.py").read_text("utf-8"))
     assert len(lines) == 6
     for line in lines:
         assert f"\n| {line} | " in text

@@ -38,6 +38,7 @@ from tempscale_jobs.steps import (
     source_order,
     worst,
 )
+from tempscale_jobs.steps.blocks import COSINE
 from tempscale_jobs.steps.cosine import Needed
 from tempscale_jobs.steps.layout import Layout, Order, layout
 from tempscale_jobs.steps.scope import Embedded, Scope
@@ -173,7 +174,7 @@ def _after_crew(scope: Embedded) -> None:
     if scope.analysis.socm_top_over == "corpus":
         worst.search(scope)
     for temperature in scope.run.temperatures:  # Only the steps over all pairs read these copies of the embeddings.
-        scope.run.storage.remove(f"{scope.run.place('partials/cosine', scope.model, temperature)}/blocks")
+        scope.run.storage.remove(f"{scope.run.place(COSINE, scope.model, temperature)}/blocks")
 
 
 def _end_night(config: AuditConfig, life: Lifecycle, record: dict[str, Any], journal: Journal) -> None:

@@ -22,6 +22,7 @@ from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.runs.folder import CALIBRATION, Model, Run, all_means_by_text, means_by_text
 from tempscale_jobs.steps import calibration
+from tempscale_jobs.steps.blocks import COSINE
 from tempscale_jobs.steps.exposure import largest, ranked
 from tempscale_jobs.steps.groups import REPLICATES
 from tempscale_jobs.steps.layout import Layout
@@ -143,9 +144,7 @@ class Replicates:
         if not np.isfinite(error):
             return None, None
         between = between_strata(layout.texts_by_interval(), self.interval_means, float(len(layout)))
-        corpus_error = float(
-            np.sqrt(error**2 + between * finite_population(len(layout), layout.population(len(layout))) ** 2)
-        )
+        corpus_error = float(np.sqrt(error**2 + between * layout.correction**2))
         if not self.known_elsewhere:
             return None, corpus_error
         if layout.documents is not None:
@@ -171,12 +170,12 @@ def _figures(
     """The summary row of one model and temperature, and the per-text values behind its figures."""
     run, model, layout, index = scope.run, scope.model, scope.texts, scope.index
     n, tokens_seen = len(layout), scope.source.embedding_column is None
-    correction = finite_population(n, layout.population(n))
+    correction = layout.correction
     columns = ["tokens", "truncated", *(("spread", "within_cosine") if tokens_seen else ())]
     parts = run.storage.list(run.place("texts", model, temperature))
     texts = dict(zip(columns, run.storage.arrays(parts, columns, n), strict=True))
-    means = all_means_by_text(run.storage, run.place("partials/cosine", model, temperature))
-    closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
+    means = all_means_by_text(run.storage, run.place(COSINE, model, temperature))
+    closed = run.storage.read_json(f"{run.place(COSINE, model, temperature)}/closed.json")
     inside, overall = run.storage.arrays(means, ["inside", "overall"], n)
     documents = layout.documents
     drawn = None if documents is None else [documents]
@@ -352,7 +351,7 @@ def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples
 
 def _nearest_to_all(scope: Embedded, temperature: Temperature) -> pa.Table:
     run, model, layout = scope.run, scope.model, scope.texts
-    means = all_means_by_text(run.storage, run.place("partials/cosine", model, temperature))
+    means = all_means_by_text(run.storage, run.place(COSINE, model, temperature))
     (values,) = run.storage.arrays(means, ["overall"], len(layout))
     places = largest(values, layout.key)
     return COLLAPSED_TEXTS.build_rows(ranked(run.key(model, temperature), "nearness", places, values[places], layout))

@@ -80,7 +80,6 @@ class Counts:
     usable: int = 0
     unnamed: int = 0
     """Usable rows without an id."""
-    analysed: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     widths: Counter[int] = field(default_factory=Counter)
     """How many embeddings have how many dimensions, in the order in which these were first seen."""

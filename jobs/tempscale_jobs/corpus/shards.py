@@ -57,14 +57,6 @@ def most_texts(corpus: Corpus, sizes: Embedding) -> int:
     return sizes.shard_texts if requested is None else min(sizes.shard_texts, max(1, -(-requested // _SHORTEST_SHARD_SHARE)))
 
 
-def shards_of(characters: float, most: int) -> int:
-    """How many shards so many characters make at the beginning of a corpus, if its texts are short; see `enough`."""
-    shards, before = 0, 0
-    while before < characters:
-        shards, before = shards + 1, before + enough(most, before)
-    return shards
-
-
 class TextShards:
     """The texts of a corpus, grouped into shards by `sizes`."""
 

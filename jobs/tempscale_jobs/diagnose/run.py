@@ -19,7 +19,7 @@ from tempscale_jobs.diagnose.looks import Read
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, load_tables, rejected_reasons
+from tempscale_jobs.runs.folder import PLANNED, REPORT, SHARDED, Model, Run, load_tables, rejected_reasons
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.steps import pieces
 from tempscale_jobs.tables.diagnose import KINDS
@@ -90,7 +90,7 @@ def _measure(config: DiagnoseConfig, life: Lifecycle, texts: TextShards, journal
 
         record = life.record(command=config.command, seed=config.seed, corpus=read.index.facts(), looked_into=looked)
         report.render(load_tables(run.storage), record).write_to(run.storage)
-        stage.note = "report.html"
+        stage.note = REPORT
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from tempscale_jobs.evaluate.summary import ComparedAudits, summarise, write
 from tempscale_jobs.evaluate.tasks import Evaluation
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import Model, Run, load_tables
+from tempscale_jobs.runs.folder import REPORT, Model, Run, load_tables
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers.cluster import check_reachable
@@ -92,7 +92,7 @@ def _score_all(config: EvaluateConfig, life: Lifecycle, evaluation: Evaluation, 
             tasks=evaluation.states,
         )
         report.render(load_tables(run.storage), record).write_to(run.storage)
-        stage.note = "report.html"
+        stage.note = REPORT
     if missing:
         raise IncompleteRun(_incomplete(config, missing, evaluation.cells * len(run.models)))
 

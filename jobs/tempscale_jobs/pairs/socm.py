@@ -99,7 +99,7 @@ def _sides(worker: actor.ModelActor, tokens: Tokens, first: np.ndarray, second: 
     for k, (role, texts, role_tokens) in enumerate(groups):
         start, stop = int(starts[k]), int(starts[k + 1])
         role_batches = [[i - start for i in batch] for batch in batches if start <= batch[0] < stop]
-        owner = range(len(role_tokens)) if role_tokens.text is None else role_tokens.text
+        owner = role_tokens.owner
         deadly = [int(texts[owner[i - start]]) for i in marks.deadly if start <= i < stop]
         sides.append(_Side(role, texts, role_tokens, role_batches, start, deadly, worker.encoder.padded(role_tokens)))
     return sides

@@ -15,6 +15,7 @@ import markupsafe
 
 from tempscale_jobs.errors import visible
 from tempscale_jobs.report.text import count, encoding, number, share, share_of
+from tempscale_jobs.runs.folder import REPORT
 from tempscale_jobs.runs.storage import Storage
 
 FIGURES = "figures"
@@ -36,7 +37,7 @@ class Page:
 
     def write_to(self, storage: Storage) -> None:
         """Write the page and, with the extra `figures`, each figure as SVG and PNG below figures/ in place of others."""
-        storage.write("report.html", self.html.encode())
+        storage.write(REPORT, self.html.encode())
         storage.remove(FIGURES)
         try:
             import vl_convert

@@ -35,6 +35,9 @@ _computing = threading.Lock()
 _KEPT_BYTES = 32 << 20
 """Size of the embeddings of the blocks that a process keeps, where they are more than two: tiles share their blocks."""
 
+COSINE = "partials/cosine"
+"""The folder of a grid, and of what is computed on it."""
+
 
 @dataclass(frozen=True)
 class Tiling:
@@ -102,7 +105,7 @@ def tiling(scope: Embedded, temperature: Temperature) -> tuple[Tiling, list[tupl
     dim = dimensions(run, model, temperature)
     bounds = tiles.blocks(texts, tiles.block_size(texts, dim))
     grid = Tiling(
-        run.storage, run.place("partials/cosine", model, temperature), len(layout.edges), analysis.neighbours,
+        run.storage, run.place(COSINE, model, temperature), len(layout.edges), analysis.neighbours,
         analysis.near_duplicate, analysis.worst_duplicates, len(bounds), tiles.panel_size(len(bounds)),
         analysis.cosine_precision, str(run.storage.read_object(BEGUN)["run"]), GATHERED_BYTES // (4 * dim),
         analysis.compares,

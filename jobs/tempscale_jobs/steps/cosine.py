@@ -18,13 +18,13 @@ from tempscale.collapse.aggregates import CosineCells, Precision, merge_tree
 from tempscale.collapse.cosine import rounding_error, truncation_error
 from tempscale.collapse.length import CosineSums, Moments, text_means
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import DocumentSums, between_error, error_of_sums, finite_population, within_error
+from tempscale.stats.errors import DocumentSums, between_error, error_of_sums, within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model, Run, dimensions, is_whole, means_of_block
 from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.steps import blocks, calibration
-from tempscale_jobs.steps.blocks import Gathered, Merging, Tiling
+from tempscale_jobs.steps.blocks import COSINE, Gathered, Merging, Tiling
 from tempscale_jobs.steps.layout import Layout, filled_documents
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
@@ -45,10 +45,7 @@ class Needed(NamedTuple):
     """The neighbours and near-duplicates of each two panels."""
 
 
-NOTHING = Needed()
-
-
-def cosine(scope: Embedded, temperature: Temperature, needed: Needed = NOTHING) -> None:
+def cosine(scope: Embedded, temperature: Temperature, needed: Needed) -> None:
     """Write length_collapse, the means by text and closed.json of one model and temperature.
 
     Where these results exist, missing blocks and neighbours are still written if a later step needs them.
@@ -59,11 +56,13 @@ def cosine(scope: Embedded, temperature: Temperature, needed: Needed = NOTHING) 
     pairs = scope.texts.pairs
     with scope.journal.stage(scope.named("cosine", temperature), pairs, "pairs") as stage:
         _compute(scope, temperature, needed, stage)
-        stage.note = f"{pairs:,} pairs, equal to their closed form"
-        if (moved := rounding(scope.run, scope.model, temperature)) is not None:
-            stage.note = f"{pairs:,} pairs in {moved['precision']}, equal to their closed form; means are exact"
+        rounded = recorded_rounding(scope.run, scope.model, temperature)
         if scope.analysis.cosine == "moments":
             stage.note = f"mean and variance of {pairs:,} pairs in closed form"
+        elif rounded is None:
+            stage.note = f"{pairs:,} pairs, equal to their closed form"
+        else:
+            stage.note = f"{pairs:,} pairs in {rounded['precision']}, equal to their closed form; means are exact"
 
 
 def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: Stage) -> None:
@@ -80,24 +79,24 @@ def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: S
         if needed.near and analysis.cosine == "full":
             compare_grid(scope.crew, grid, bounds, needed.near, stage)
         return
-    sums = _closed_form(cluster, grid, len(bounds), "float32")
+    sums = _closed_form(cluster, grid, "float32")
     cells, rounding = None, None
     if analysis.cosine == "full":
         triangle = compare_grid(scope.crew, grid, bounds, needed.near, stage)
         cells = blocks.merged(cluster, grid, triangle, Merging(_cells, CosineCells.merged, "cells"))
-        rounded_sums = sums if grid.precision == "float32" else _closed_form(cluster, grid, len(bounds), grid.precision)
+        rounded_sums = sums if grid.precision == "float32" else _closed_form(cluster, grid, grid.precision)
         check_closed_form(cells, rounded_sums, grid.precision, dim)
         rounding = _rounding(grid, sums, rounded_sums, dim)
     else:
         stage.advance(layout.pairs)
     # After the tiles, which take longest: a run that is stopped among them has not written the means in vain.
-    means = _text_means(cluster, grid, len(bounds), sums, layout)
+    means = _text_means(cluster, grid, sums, layout)
     _write_length_collapse(scope, temperature, grid, _Results(cells, sums, means, rounding))
 
 
-def rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any] | None:
+def recorded_rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any] | None:
     """The precision of the products and the error it caused in means and can cause in a cosine; None in float32."""
-    closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
+    closed = run.storage.read_json(f"{run.place(COSINE, model, temperature)}/closed.json")
     return dict(closed["rounding"]) if closed["rounding"] else None
 
 
@@ -128,9 +127,9 @@ def gather(cluster: Cluster, grid: Tiling, names: list[str], bounds: list[tuple[
         pass
 
 
-def _closed_form(cluster: Cluster, grid: Tiling, count: int, precision: Precision) -> CosineSums:
+def _closed_form(cluster: Cluster, grid: Tiling, precision: Precision) -> CosineSums:
     """The sums of all texts, with embeddings rounded to `precision`."""
-    total: _Sums = blocks.merged(cluster, grid, range(count), Merging(_sums, _Sums.merged, "blocks", (precision,)))
+    total: _Sums = blocks.merged(cluster, grid, range(grid.count), Merging(_sums, _Sums.merged, "blocks", (precision,)))
     return total.sums.spread(total.present, grid.intervals)
 
 
@@ -175,11 +174,11 @@ class _Means(NamedTuple):
         return _Means(moments, tuple(a.merged(b) for a, b in zip(self.documents, other.documents, strict=True)))
 
 
-def _text_means(cluster: Cluster, grid: Tiling, count: int, sums: CosineSums, layout: Layout) -> _Means:
+def _text_means(cluster: Cluster, grid: Tiling, sums: CosineSums, layout: Layout) -> _Means:
     """Write each text's mean cosine with its interval and with all other texts, a part for each block."""
     shared = share(CosineSums(sums.texts, sums.vectors, sums.squares[:0], sums.norms))
     arguments = (shared, layout.edges, layout.documents is not None)
-    means: _Means = blocks.merged(cluster, grid, range(count), Merging(_means, _Means.merged, "blocks", arguments))
+    means: _Means = blocks.merged(cluster, grid, range(grid.count), Merging(_means, _Means.merged, "blocks", arguments))
     return means
 
 
@@ -278,9 +277,9 @@ def _write_length_collapse(scope: Embedded, temperature: Temperature, grid: Tili
     place, intervals = grid.place, len(layout.edges)
     counts, pairs = layout.texts_by_interval(), sums.pairs()
     # Where the products used rounded embeddings, the closed form is more exact than the tiles.
-    tiled = cells is not None and grid.precision == "float32"
-    first, second = (cells.first, cells.second) if cells is not None and tiled else sums.sums()
-    correction = finite_population(len(layout), layout.population(len(layout)))
+    exact = cells if grid.precision == "float32" else None
+    first, second = sums.sums() if exact is None else (exact.first, exact.second)
+    correction = layout.correction
     rows = []
     for a in range(intervals):
         for b in range(a, intervals):

@@ -169,7 +169,7 @@ class _EmbeddedShard(NamedTuple):
 def _write(worker: actor.ModelActor, shard: _EmbeddedShard) -> None:
     """Write the parts of a shard and its rejected texts."""
     number, work, tokens, encoded, marks = shard
-    owner = range(work.num_rows) if tokens.text is None else tokens.text
+    owner = tokens.owner
     reasons = {owner[i]: DEADLY for i in marks.deadly}
     for out in encoded:
         reasons = out.failed | reasons

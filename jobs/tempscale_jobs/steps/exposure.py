@@ -21,7 +21,7 @@ from tempscale.stats.errors import tell_an_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.steps import blocks, by_length, neighbours
-from tempscale_jobs.steps.blocks import Merging, Tiling
+from tempscale_jobs.steps.blocks import COSINE, Merging, Tiling
 from tempscale_jobs.steps.layout import Layout, Order, layout
 from tempscale_jobs.steps.neighbours import Asking, FoundNeighbours, Labels
 from tempscale_jobs.steps.scope import Embedded
@@ -51,7 +51,7 @@ def expose(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
     analysis, texts = scope.analysis, len(scope.texts)
     with scope.journal.stage(scope.named("exposure", temperature)) as stage:
         if is_done(scope.run, scope.model, temperature):
-            scope.run.storage.remove(f"{scope.run.place('partials/cosine', scope.model, temperature)}/near")
+            scope.run.storage.remove(f"{scope.run.place(COSINE, scope.model, temperature)}/near")
         else:
             _write(scope, temperature, queries)
         stage.note = f"{analysis.neighbours} nearest of {texts:,} texts"

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale.collapse.length import interval_of
+from tempscale.stats.errors import finite_population
 from tempscale.stats.sample import keyed_hash
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.corpus.index import Index
@@ -144,6 +145,11 @@ class Layout:
     def documents_of(self, places: np.ndarray) -> pa.Array:
         """The documents of the texts at these places, as a column; null where texts come without documents."""
         return pa.nulls(len(places), pa.int64()) if self.documents is None else pa.array(self.documents[places])
+
+    @property
+    def correction(self) -> float:
+        """The finite-population factor of errors of these texts' means, where they are a sample of the corpus."""
+        return finite_population(len(self), self.population(len(self)))
 
     def population(self, texts: float) -> float:
         """The number of texts of the corpus that `texts` of these represent, in proportion."""

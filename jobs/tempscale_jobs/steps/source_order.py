@@ -8,6 +8,7 @@ import numpy as np
 
 from tempscale.stats.order import beside
 from tempscale_jobs.runs.folder import Model, Run, all_means_by_text, place
+from tempscale_jobs.steps.blocks import COSINE
 from tempscale_jobs.steps.scope import Embedded
 
 _SHARDS = 256
@@ -36,7 +37,7 @@ def look(scope: Embedded) -> None:
     if layout.documents is not None or run.storage.exists(result_name(model)):
         return
     temperature = run.temperatures[0]
-    folder = run.place("partials/cosine", model, temperature)
+    folder = run.place(COSINE, model, temperature)
     (means,) = run.storage.arrays(all_means_by_text(run.storage, folder), ["overall"], len(layout))
     texts = np.maximum(layout.texts_by_interval(), 1)
     # Texts may be sorted by length, which alone makes neighbours alike.

@@ -20,7 +20,7 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, is_whole, place, tile
 from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.steps import blocks, factors, socm_tables
-from tempscale_jobs.steps.blocks import Tiling
+from tempscale_jobs.steps.blocks import COSINE, Tiling
 from tempscale_jobs.steps.factor_pairs import Candidates, FactorFiles, PairPlaces, bounded, exact_pairs
 from tempscale_jobs.steps.layout import column
 from tempscale_jobs.steps.scope import Embedded
@@ -179,7 +179,7 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table, name: s
 def seed_thresholds(scope: Embedded, temperature: Temperature, seeds: np.ndarray, means: bool) -> _Search:
     """Thresholds that enough pairs reach to fill the ranking, from all pairs of the seed texts."""
     run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
-    closed = run.storage.read_json(f"{run.place('partials/cosine', model, temperature)}/closed.json")
+    closed = run.storage.read_json(f"{run.place(COSINE, model, temperature)}/closed.json")
     cosine = float(closed["cosine_p99"] if closed["cosine_p99"] is not None else 2.0)
     files = FactorFiles.of(run, model, temperature, _OF_SEEDS)
     first, second = np.triu_indices(len(seeds), 1)

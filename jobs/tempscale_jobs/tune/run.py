@@ -19,7 +19,7 @@ from tempscale_jobs.evaluate.run import evaluate
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count, labels
 from tempscale_jobs.runs import folder
-from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.runs.folder import REPORT, Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.steps import by_length
 from tempscale_jobs.steps.by_length import RECIPE
@@ -86,7 +86,7 @@ def _choose(config: TuneConfig, life: Lifecycle, states: dict[str, Any], journal
         run.storage.write_json(CHOSEN, chosen.as_data(), plain=True)
         record = life.record(command=config.command, seed=config.seed, states=states, choice=choice)
         report.render(folder.load_tables(run.storage), record).write_to(run.storage)
-        stage.note = "report.html"
+        stage.note = REPORT
 
 
 def _check_unchanged(config: TuneConfig, before: dict[str, Any], states: dict[str, Any]) -> None:

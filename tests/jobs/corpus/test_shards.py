@@ -103,15 +103,6 @@ def test_a_corpus_begins_with_smaller_shards(tmp_path, unit):
     assert [characters for _, characters in parts] == [100 * texts for texts in found]
 
 
-@pytest.mark.parametrize("characters", [1, 99, 100, 101, 1600, 1601, 5000, 20_000])
-def test_shards_are_counted_ahead_as_they_are_made(characters):
-    sizes = resolve({"embedding": {"shard_texts": 10**6, "shard_characters": 800}}).embedding
-    texts = [shards.Text(str(k), "x", False, None) for k in range(characters)]
-    made = list(TextShards(Corpus(source="x"), sizes, "").grouped(texts, begins=True))
-    assert shards.shards_of(characters, 800) == len(made)
-    assert len(made) >= -(-characters // 800)
-
-
 @pytest.mark.parametrize(("wanted", "most"), [({}, 512), ({"limit": 160}, 10), ({"sample": 161}, 11), ({"limit": 3}, 1)])
 def test_shards_of_few_texts_are_smaller(wanted, most):
     sizes = resolve({}).embedding
