@@ -64,6 +64,7 @@ FAULTS = (
         (
             "test_faults::test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes",
             "test_ends::test_a_kill_before_a_command_begins_is_incomplete",
+            "test_ends::test_a_kill_while_ray_ends_waits_for_its_end",
             "test_submit::test_an_interrupt_leaves_the_job_running_and_says_how_to_follow_and_stop_it",
         ),
     ),

@@ -110,7 +110,8 @@ def _refusal(job: Any, url: str) -> UsageError:
     if not is_over(job):
         return UsageError(
             f"this night's run is {status(job).lower()} as {job.submission_id}; --join waits for it here, and "
-            f"this shows its log: {by_hand('logs', job.submission_id, url)}"
+            f"this shows its log: {by_hand('logs', job.submission_id, url)}; this stops it: "
+            f"{by_hand('stop', job.submission_id, url)}"
         )
     code = exit_code(job)
     return UsageError(
@@ -174,13 +175,15 @@ class Watch:
             IncompleteRun: the cluster was lost, or no longer knows the job.
         """
         try:
-            return self._follow()
+            job = self._over()
         except KeyboardInterrupt:
             for what, verb in (("left running", "logs"), ("to stop it", "stop")):
                 self._say(f"{what}: {by_hand(verb, self._identifier, self._url)}")
             return INCOMPLETE
+        return self._ended(job)
 
-    def _follow(self) -> int:
+    def _over(self) -> Any:
+        """The job when it is over; its log is shown meanwhile."""
         from ray.exceptions import AuthenticationError
 
         while True:
@@ -192,7 +195,7 @@ class Watch:
                 continue
             self._heard = time.monotonic()
             if is_over(job):
-                return self._ended(job)
+                return job
             self._show_log()
             if time.monotonic() - self._printed_at > QUIET_SECONDS:
                 self._say(f"{status(job).lower()} for {duration(time.monotonic() - self._begun)}")

@@ -27,6 +27,8 @@ _TO_COME = "autoscaled_gpus"
 DATA_SECONDS = 3600
 """After which Ray Data ends where nothing moves; longer than any unit or shard takes."""
 _CONNECT_SECONDS = 10
+_SIGTERM_SECONDS = 0.005
+"""How often the handler of SIGTERM is put back while Ray ends."""
 _NOT_LET_IN = "; if it asks for another token, set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
 """What to do where Ray was given a token and does not say why it could not connect."""
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -107,32 +109,46 @@ def _ray(execution: Execution) -> Iterator[None]:
     """Join the configured cluster, or start Ray on this machine, until the block ends."""
     is_joined = execution.address is not None
     with private.surroundings(is_joined) as folder:
-        import ray  # It reads its environment when it is imported.
+        import ray  # noqa: F401 - it reads its environment when it is imported.
 
+        handler = signal.getsignal(signal.SIGTERM)
         try:
-            with _sigterm_kept():
+            try:
                 if is_joined:
                     _join(execution)
                 else:
                     _start(execution, folder)
+            except SystemExit:  # Of Ray's own handler, which ends the process with a code of its own.
+                raise KeyboardInterrupt from None
+            finally:
+                _hear_sigterm(handler)
             with raylet.watched(), nullcontext() if is_joined else headroom.kept():
                 yield
         finally:
-            with _sigterm_kept():
-                ray.shutdown()
+            _end(handler)
 
 
-@contextmanager
-def _sigterm_kept() -> Iterator[None]:
-    """Put back the handler of SIGTERM, which Ray takes for itself when it starts, and resets when it ends."""
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    except SystemExit:  # Ray's own handler ends the process with a code of its own.
-        raise KeyboardInterrupt from None
-    finally:
-        if threading.current_thread() is threading.main_thread() and handler is not None:
-            signal.signal(signal.SIGTERM, handler)
+def _hear_sigterm(handler: Any) -> None:
+    """Put back the handler of SIGTERM, which Ray takes for itself when it starts. Only the main thread may do that."""
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def _end(handler: Any) -> None:
+    """End Ray. It takes the handler of SIGTERM away a second before it has ended; a signal in that second waits."""
+    import ray
+
+    interrupted: BaseException | None = None
+    ending = threading.Thread(target=ray.shutdown, name="ray ends")
+    ending.start()
+    while ending.is_alive():
+        try:
+            _hear_sigterm(handler)
+            ending.join(_SIGTERM_SECONDS)
+        except KeyboardInterrupt as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
 
 
 def holds_gpus(execution: Execution) -> bool:
@@ -168,23 +184,33 @@ def _join(execution: Execution) -> None:
 def _start(execution: Execution, folder: str) -> None:
     import ray
 
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    before = set(_children())
     workers = execution.workers or os.cpu_count() or 1
     try:
         # A runtime_env would not reach the workers that Ray starts with itself: they would stay idle, and the first task
         # and the first actor would each wait two seconds for another.
-        with private.environment(_ONE_THREAD):
+        with private.variables_set(_ONE_THREAD):
             ray.init(
                 address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
                 _temp_dir=folder, **_quiet(),
             )  # fmt: skip
         private.close_folders(folder)
-    except Exception as error:
+    except BaseException as error:
+        if not ray.is_initialized():  # Ray itself ends what it began only with this process.
+            for process in set(_children()) - before:
+                process.kill()
         if "timed out during startup" not in str(error):
             raise
         raise IncompleteRun(
             "Ray did not start on this machine within half a minute: it has too much else to do; the same command goes on"
         ) from None
+
+
+def _children() -> list[Any]:
+    """The processes below this one."""
+    import psutil
+
+    return list(psutil.Process().children(recursive=True))
 
 
 def _quiet() -> dict[str, Any]:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from tempscale_jobs.errors import UsageError
@@ -19,6 +19,8 @@ _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_
 _MODES = ("", "disabled", "token", "k8s")
 _NO_HOOK = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 """Below `uv run` Ray would send the current folder to its workers, and they would import from it."""
+_OVERRIDE = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
+"""Whether Ray changes CUDA_VISIBLE_DEVICES for what claims no GPU; it warns where nobody says."""
 _THIS_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
 """Ray's way to listen on 127.0.0.1 alone, its default on Windows and macOS; on Linux it replaces that address by another."""
 _TEMPORARY = ("RAY_TMPDIR", "TMPDIR")
@@ -32,12 +34,8 @@ _REMOVAL_SECONDS = 5.0
 @contextmanager
 def surroundings(joined: bool) -> Iterator[str]:
     """Set up the environment of a Ray that is started here, or joined: yield its session's folder, empty if joined."""
-    with environment(variables(joined)):
-        if joined:
-            yield ""
-            return
-        with folder() as path:
-            yield path
+    with environment(variables(joined)), nullcontext("") if joined else folder() as path:
+        yield path
 
 
 def variables(joined: bool) -> dict[str, str]:
@@ -62,15 +60,26 @@ def variables(joined: bool) -> dict[str, str]:
     if joined:
         return mode | _NO_HOOK
     token = {} if has_token or auth_mode == "disabled" else {_TOKEN: secrets.token_hex(32)}
-    return mode | token | _THIS_MACHINE | _NO_HOOK
+    override = {} if _OVERRIDE in os.environ else {_OVERRIDE: "0"}
+    return mode | token | override | _THIS_MACHINE | _NO_HOOK
 
 
 @contextmanager
 def environment(changes: dict[str, str]) -> Iterator[None]:
     """Set environment variables, which Ray reads anew, and restore them at the end."""
+    try:
+        with variables_set(changes):
+            _read_anew()
+            yield
+    finally:
+        _read_anew()
+
+
+@contextmanager
+def variables_set(changes: dict[str, str]) -> Iterator[None]:
+    """Set environment variables, and restore them at the end."""
     previous = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
-    _read_anew()
     try:
         yield
     finally:
@@ -79,7 +88,6 @@ def environment(changes: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        _read_anew()
 
 
 def _read_anew() -> None:

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -129,19 +130,59 @@ def test_a_kill_before_a_command_begins_is_incomplete(place, tmp_path):
     assert found.returncode == 3
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.0, 2.0])
-def test_a_kill_while_ray_starts_is_incomplete_and_leaves_nothing(audit, tmp_path, seconds):
-    """Ray, which would end the process with a code of its own, is killed so long after its first process has begun."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    alone = audit[: audit.index("--address")]
-    process = psutil.Popen([*alone, "--out", str(tmp_path / "run")], env=os.environ | {"TMPDIR": str(folder)})
-    while not process.children(recursive=True) and process.is_running():
+@pytest.fixture
+def short_folder():
+    """A folder for temporary files whose name is short enough for Ray's sockets, so that it makes no other."""
+    with tempfile.TemporaryDirectory(prefix="ends-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+def test_a_kill_while_ray_starts_is_incomplete_and_leaves_nothing(audit, short_folder, tmp_path, name, seconds):
+    """Ray, which would end the process with a code of its own, has begun so much of itself."""
+    alone, out = audit[: audit.index("--address")], tmp_path / "run"
+    process = psutil.Popen([*alone, "--out", str(out)], env=os.environ | {"TMPDIR": str(short_folder)})
+    while process.poll() is None and name not in (names := {child.name() for child in process.children(recursive=True)}):
         time.sleep(0.01)
+    assert name in names
     time.sleep(seconds)
+    begun = process.children(recursive=True)
     process.terminate()
     assert process.wait(60) == 3
-    assert list(folder.iterdir()) == []
+    assert json.loads((out / "status.json").read_text())["state"] == "incomplete"
+    assert list(short_folder.iterdir()) == []
+    assert psutil.wait_procs(begun, 20)[1] == []
+
+
+_WHILE_RAY_ENDS = """
+import os, signal, threading, time
+from tempscale_jobs.config.sections import Execution
+from tempscale_jobs.workers.cluster import initialized, session
+
+def is_caught():
+    mask = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("SigCgt"))
+    return int(mask, 16) >> (signal.SIGTERM - 1) & 1
+
+def strike():
+    while is_caught():
+        pass
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+try:
+    with session(Execution.model_validate({"workers": 1})):
+        threading.Thread(target=strike, daemon=True).start()
+except KeyboardInterrupt:
+    print("interrupted", initialized())
+"""
+
+
+def test_a_kill_while_ray_ends_waits_for_its_end():
+    """Ray takes the handler of SIGTERM away a second before its last process has ended."""
+    found = subprocess.run([sys.executable, "-c", _WHILE_RAY_ENDS], check=False, capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stdout) == (0, "interrupted False\n"), found.stderr
 
 
 # --- a damaged model --------------------------------------------------------------------------------------------------

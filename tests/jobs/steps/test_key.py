@@ -4,10 +4,12 @@ from dataclasses import replace
 from importlib import metadata
 
 import pytest
+from prepared import scoped
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.sections import Encoding
-from tempscale_jobs.runs.folder import Model
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import cache
 from tempscale_jobs.steps.cache import Cache
 from tempscale_jobs.workers.cluster import Cluster
@@ -100,3 +102,14 @@ def test_a_key_is_what_earlier_versions_wrote(versions):
         "versions": {"torch": "2.13", "transformers": "5.17"},
     }  # fmt: skip
     assert cache.folder(key(model=replace(MODEL, document_prompt=""))) == "5ef5bbfa423daa5e7fdaff1c"
+
+
+def test_nothing_is_added_to_a_folder_of_other_settings(tmp_path):
+    run = Run(Storage(str(tmp_path / "run")), [MODEL], [Temperature.of("0.8")], "2026-11-27")
+    to, store = replace(GIVEN["cache"], root=str(tmp_path / "cache")), Storage(str(tmp_path / "cache"))
+    name = f"{cache.folder(key(cache=to))}/{cache.KEY}"
+    store.write_json(name, {"theme": "dark"})
+    refusal = cache.remember(scoped(run, MODEL, cluster=GIVEN["cluster"]), to, parts=0)
+    assert name in refusal
+    assert store.list("") == [name]
+    assert store.read_json(name) == {"theme": "dark"}

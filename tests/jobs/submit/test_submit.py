@@ -22,7 +22,7 @@ class Head:
 
     def __init__(self, *states, jobs=(), logs=("",)):
         self.states, self.jobs, self.logs = list(states), list(jobs), list(logs)
-        self.sent, self.stopped, self.travelled, self.asked = [], [], {}, 0
+        self.sent, self.travelled, self.asked = [], {}, 0
 
     def list_jobs(self):
         return self.jobs
@@ -47,9 +47,6 @@ class Head:
         if isinstance(log, BaseException):
             raise log
         return log
-
-    def stop_job(self, identifier):
-        self.stopped.append(identifier)
 
 
 def job(status, code=None, identifier=None, message="first line\nsecond"):
@@ -436,7 +433,6 @@ def test_an_interrupt_leaves_the_job_running_and_says_how_to_follow_and_stop_it(
     assert run.code == 3
     assert "ray job logs" in run.err
     assert "ray job stop" in run.err
-    assert not client.stopped
 
 
 def test_too_large_a_folder_is_refused_and_its_largest_entries_are_named(told, night, monkeypatch):

@@ -53,13 +53,14 @@ def wait_for(process, found, seconds=300):
     pytest.fail("nothing to disturb appeared")
 
 
-def test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes(undisturbed, tmp_path, base):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_goes_on_in_another_order_to_the_same_bytes(undisturbed, tmp_path, base, end):
     out, order = tmp_path / "run", tmp_path / "order.toml"
     arguments = [*base, str(order), "--out", str(out), "--workers"]
     order.write_text("[execution]\nshuffle_seed = 5\n")
     process = start([*arguments, "3"])
     wait_for(process, lambda: list(out.glob("texts/*/temperature=0.8/part-*.parquet")))
-    process.send_signal(signal.SIGINT)  # SIGTERM ends in the same exception: test_cli.py.
+    process.send_signal(end)
     code, _, stderr = finish(process)
     assert code == 3
     assert "Traceback" not in stderr
