@@ -291,6 +291,7 @@ CACHE = Subject(
     "the cache",
     (
         "tests/jobs/steps/test_key.py",
+        "tests/jobs/runs/test_finished_pieces.py",
         "tests/jobs/steps/test_cache.py",
     ),
     of(

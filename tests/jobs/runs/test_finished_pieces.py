@@ -91,6 +91,21 @@ def test_a_group_of_texts_is_sorted_once_for_all_models(storage):
     assert storage.read(lookup.sorted_name(7)) == b"as it was"
 
 
+def test_texts_of_an_unfinished_look_up_are_looked_up_again_and_others_stay(run, storage):
+    cached, embedded = (
+        f"{run.place('texts', MODEL, t)}/part-{kind}00000000.parquet" for t, kind in zip(TAUS, ("cached-", ""), strict=True)
+    )
+    for name in (cached, embedded):
+        storage.write(name, b"x")
+    index = sharded(storage, 3)
+    assert lookup.look_up(scoped(run, MODEL, index=index), None) == lookup.LookedUp(index.shards)
+    assert not storage.exists(cached)
+    assert storage.exists(embedded)
+    storage.write(cached, b"x")  # Since the look-up has ended, they are the run's.
+    lookup.look_up(scoped(run, MODEL, index=index), None)
+    assert storage.exists(cached)
+
+
 def test_a_run_is_added_to_a_cache_once(run, tmp_path):
     done = f"{run.place('partials/cache', MODEL)}/remembered.json"
     run.storage.write_json(done, {"shards": 1})
