@@ -489,7 +489,12 @@ MENDING = Subject(
     + of(
         f"{JOBS}/runs/inventory.py",
         ("damaged", "{... for name, now in ... if now == files[name][1]}", "{... for name, now in ...}"),
-        ("damaged", "sizes.get(name) == size and digest is not None", "digest is not None and name in sizes"),
+        (
+            "damaged",
+            "sizes.get(name) == size and digest is not None",
+            "digest is not None and name in sizes",
+            "a file of another size has another digest; to compare sizes first only saves the time to read it",
+        ),
         ("record", 'found.get("run") == run', "True"),
         ("damaged", "return found if _is_whole(storage, record) else [*found, DONE]", "return found"),
         ("damaged", "write(storage, record)\nreturn []", "return []"),
