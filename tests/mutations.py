@@ -462,6 +462,7 @@ STORAGE = Subject(
 MENDING = Subject(
     "what is made again",
     (
+        "tests/jobs/runs/test_inventory.py",
         "tests/jobs/runs/test_mending.py",
         "tests/jobs/runs/test_finished_runs.py",
     ),
