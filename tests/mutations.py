@@ -797,8 +797,8 @@ REJECTED = Subject(
         f"{JOBS}/corpus/stream.py",
         (
             "SourceReader._check_rejected",
-            "check_rejected(self._given, (counts.rejected, counts.read), ...)",
-            "check_rejected(self._given, (0, counts.read), ...)",
+            "check_rejected(self._section, (counts.rejected, counts.read), ...)",
+            "check_rejected(self._section, (0, counts.read), ...)",
         ),
         ("SourceReader.__init__", "rejected = self._found.rejected, self._found.read", "rejected = 0, self._found.read"),
         ("SourceReader.__init__", "not contents.agrees(found.widths)", "False"),

@@ -36,7 +36,7 @@ class SourceIndex:
     rejected: int
 
     @classmethod
-    def earlier(cls, storage: Storage, given: Source, without: str, folder: str = "shards") -> Self | None:
+    def earlier(cls, storage: Storage, section: Source, run_folder: str, folder: str = "shards") -> Self | None:
         """The index of an earlier session that read all of the source; otherwise None.
 
         The leftovers of a session that neither read the source nor planned its reading are removed.
@@ -50,7 +50,7 @@ class SourceIndex:
             return None
         data = storage.read_json(SHARDED)
         index = cls(**data | {"shards": tuple(cls.unit(**shard) for shard in data["shards"])})
-        sources.check_unchanged(given, without, index.source_state)
+        sources.check_unchanged(section, run_folder, index.source_state)
         return index
 
     def kept(self, storage: Storage) -> Self:

@@ -12,7 +12,7 @@ from tempscale_jobs.corpus.units import SourcePart, Unit
 _ROWS = 100
 
 
-def first_items(contents: Contents, without: str) -> list[Any]:
+def first_items(contents: Contents, run_folder: str) -> list[Any]:
     """The usable rows among the first 100; none of a source that can be read only once, which is left alone.
 
     Raises:
@@ -20,7 +20,7 @@ def first_items(contents: Contents, without: str) -> list[Any]:
             rows and none is usable.
     """
     corpus, counts = contents.corpus, Counts()
-    if not sources.is_read_again(corpus, without):
+    if not sources.is_read_again(corpus, run_folder):
         return []
     most = min(_ROWS, corpus.limit or _ROWS)
     items = list(contents.items(Unit(0, (SourcePart("source"),), most), counts, None))

@@ -29,10 +29,10 @@ class Preview(NamedTuple):
     """What else its folder has, as the end of a sentence."""
 
 
-def preview(contents: Contents, size: int, seed: int, without: str) -> Preview:
+def preview(contents: Contents, size: int, seed: int, run_folder: str) -> Preview:
     """Look at a sample of `size` usable rows."""
     corpus = contents.corpus
-    planned = units.plan(corpus, contents.columns, corpus, without)
+    planned = units.plan(corpus, contents.columns, corpus, run_folder)
     if len(planned) == 1:
         planned = (replace(planned[0], limit=corpus.limit),)
     else:
@@ -52,7 +52,7 @@ def preview(contents: Contents, size: int, seed: int, without: str) -> Preview:
     usable = counts.usable if len(seen) == len(planned) else round(counts.usable * all_bytes / max(1.0, read_bytes))
     if corpus.limit is not None and counts.read:
         usable = min(usable, round(corpus.limit * counts.usable / counts.read))
-    return Preview(sample, usable, sources.left_out(corpus, without))
+    return Preview(sample, usable, sources.left_out(corpus, run_folder))
 
 
 def _without_numbers(unit: Unit) -> Unit:

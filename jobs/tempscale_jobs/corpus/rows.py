@@ -352,25 +352,25 @@ def _keyed(texts: Iterable[Identified], seed: int) -> Iterator[tuple[int, bytes,
         yield keyed_hash(sample_key(text.digest, text.text_id, copies[text.digest]), seed), text.digest, order, text
 
 
-def nothing_usable(given: Source, what: str, read: int, reasons: Mapping[str, int]) -> UsageError:
+def nothing_usable(section: Source, what: str, read: int, reasons: Mapping[str, int]) -> UsageError:
     """The error of a source whose rows were all rejected, or that has none."""
     reasons_text = f", all rejected ({most_frequent(reasons)})" if reasons else ""
-    return UsageError(f"{given.kind} '{masked(given.source)}' has no usable {what}: {read} rows read{reasons_text}")
+    return UsageError(f"{section.kind} '{masked(section.source)}' has no usable {what}: {read} rows read{reasons_text}")
 
 
 def check_rejected(
-    given: Limited, rejected: tuple[int, int], reasons: Mapping[str, int], root: str, what: str = "row"
+    section: Limited, rejected: tuple[int, int], reasons: Mapping[str, int], root: str, what: str = "row"
 ) -> None:
     """Raise a UsageError if more of a source was rejected than its setting allows.
 
     `rejected` is (k, n): k of n rows. `root` is the folder of the run, which lists them.
     """
     count, total = rejected
-    if count > given.max_rejected * total:
-        option = "--max-rejected" if given.kind != "queries" else "max_rejected of [queries]"
+    if count > section.max_rejected * total:
+        option = "--max-rejected" if section.kind != "queries" else "max_rejected of [queries]"
         raise UsageError(
-            f"{given.kind} '{masked(given.source)}': {count:,} of {total:,} {what}s are rejected "
-            f"({most_frequent(reasons)}), more than the share of {given.max_rejected:g} that {option} allows; "
+            f"{section.kind} '{masked(section.source)}': {count:,} of {total:,} {what}s are rejected "
+            f"({most_frequent(reasons)}), more than the share of {section.max_rejected:g} that {option} allows; "
             f"'{masked(root)}/rejected' lists them: mend them, or raise {option}"
         )
 

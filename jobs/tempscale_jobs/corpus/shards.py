@@ -62,8 +62,8 @@ class TextShards:
 
     folder, what = "shards", "text"
 
-    def __init__(self, corpus: Corpus, sizes: Embedding, without: str) -> None:
-        self.corpus, self._sizes, self._without = corpus, sizes, without
+    def __init__(self, corpus: Corpus, sizes: Embedding, run_folder: str) -> None:
+        self.corpus, self._sizes, self._run_folder = corpus, sizes, run_folder
 
     @property
     def columns(self) -> Columns:
@@ -84,7 +84,7 @@ class TextShards:
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None) -> Iterator[Text]:
         """The usable texts of a unit, cut to the configured length."""
         longest = self.corpus.max_characters
-        rows = sources.rows_of(self.corpus, records(self.corpus, unit, self.columns, self._without))
+        rows = sources.rows_of(self.corpus, records(self.corpus, unit, self.columns, self._run_folder))
         for row in usable(rows, unit.limit, counts, rejects, usable_text):
             text, cut = row.content[:longest], len(row.content) > longest
             yield Text(row.text_id, text, cut, row.document, None, row.place, row.digest, row.copy)

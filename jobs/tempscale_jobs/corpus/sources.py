@@ -63,17 +63,17 @@ class Row(NamedTuple):
     """The document that the text is a part of."""
 
 
-def rows(corpus: Corpus, without: str | None = None) -> Iterator[Row]:
+def rows(corpus: Corpus, run_folder: str | None = None) -> Iterator[Row]:
     """All rows of the corpus, in the order of `records`; `id` is None if a row has none."""
-    for row, _ in rows_with(corpus, {}, without):
+    for row, _ in rows_with(corpus, {}, run_folder):
         yield row
 
 
 def rows_with(
-    corpus: Corpus, further: dict[str, str | None], without: str | None = None
+    corpus: Corpus, further: dict[str, str | None], run_folder: str | None = None
 ) -> Iterator[tuple[Row, Mapping[str, Any]]]:
     """Each row of the corpus, with all its values; every row must have the `further` columns, named by their option."""
-    for record in records(corpus, columns_of(corpus, further), without):
+    for record in records(corpus, columns_of(corpus, further), run_folder):
         yield _row(corpus, record), record.values
 
 
@@ -118,48 +118,48 @@ def document_in(corpus: Corpus, values: Mapping[str, Any]) -> Any:
     return values.get(column)
 
 
-def records(given: Source, columns: Columns, without: str | None = None) -> Iterator[Record]:
-    """All rows of a source, in its order, without the files in the folder `without` (the run's, for example).
+def records(section: Source, columns: Columns, run_folder: str | None = None) -> Iterator[Record]:
+    """All rows of a source, in its order, without the files in the folder `run_folder` (the run's, for example).
 
     Raises:
         UsageError: no such source, a missing column, or a file that cannot be read.
     """
-    source = given.source
+    source = section.source
     if source.startswith("docstrings:"):
-        yield from _docstrings(given, columns)
+        yield from _docstrings(section, columns)
     elif hub.is_dataset(source):
         yield from hub.records(source, columns)
     elif lakes.kind(source) is not None:
         yield from lakes.records(source, columns)
     else:
-        yield from _files(given, columns, without)
+        yield from _files(section, columns, run_folder)
 
 
-def state(given: Source, without: str | None = None) -> dict[str, Any]:
+def state(section: Source, run_folder: str | None = None) -> dict[str, Any]:
     """Sizes, times and places, or versions, which show that a source has changed without reading it."""
-    source = given.source
+    source = section.source
     if source.startswith("docstrings:"):
         return {package: _version(package) for package in _packages(source)}
     if hub.is_dataset(source):
         return hub.state(source)
     if lakes.kind(source) is not None:
         return lakes.state(source)
-    fs, files = expand(given, without)
+    fs, files = expand(section, run_folder)
     return _of_files(fs, files)
 
 
-def identity(given: Source, without: str | None = None) -> dict[str, Any]:
+def identity(section: Source, run_folder: str | None = None) -> dict[str, Any]:
     """The state of a source with a digest of each local file, by which a copy is recognised as the same."""
-    facts_by_name = state(given, without)
-    if not hub.is_dataset(given.source) and not is_local(given):
+    facts_by_name = state(section, run_folder)
+    if not hub.is_dataset(section.source) and not is_local(section):
         return facts_by_name
     local = {name: facts for name, facts in facts_by_name.items() if isinstance(facts, list) and os.path.isfile(name)}
     return facts_by_name | states.digested(local)
 
 
-def content(given: Source, without: str | None = None) -> dict[str, Any]:
+def content(section: Source, run_folder: str | None = None) -> dict[str, Any]:
     """As `identity`, but of local files only sizes and digests, wherever and whenever they were written."""
-    return {name: states.content(facts) for name, facts in identity(given, without).items()}
+    return {name: states.content(facts) for name, facts in identity(section, run_folder).items()}
 
 
 def _of_files(fs: Any, files: Iterable[str]) -> dict[str, Any]:
@@ -167,66 +167,66 @@ def _of_files(fs: Any, files: Iterable[str]) -> dict[str, Any]:
     return {masked(file): states.of_local(file) if local else states.of_remote(fs.info(file)) for file in files}
 
 
-def check_unchanged(given: Source, out: str, before: dict[str, Any]) -> None:
+def check_unchanged(section: Source, out: str, before: dict[str, Any]) -> None:
     """Raise a UsageError if a source has changed since the run in `out` read it."""
-    if changes(given, before, out):
+    if changes(section, before, out):
         raise UsageError(
-            f"{given.kind} '{masked(given.source)}' changed since the run in '{masked(out)}' read it; "
+            f"{section.kind} '{masked(section.source)}' changed since the run in '{masked(out)}' read it; "
             "start over with --fresh or choose another --out"
         )
 
 
 @contextmanager
 def unchanged(
-    given: Source, before: dict[str, Any], without: str | None = None, files: Sequence[str] | None = None
+    section: Source, before: dict[str, Any], run_folder: str | None = None, files: Sequence[str] | None = None
 ) -> Iterator[None]:
     """Raise a Changed if the source, or these `files` of it, were not in the state `before` all the while the block read."""
-    _check_state(given, before, without, files)
+    _check_state(section, before, run_folder, files)
     try:
         yield
     except UsageError:
-        _check_state(given, before, without, files)  # A file that is half written cannot be read: this is why.
+        _check_state(section, before, run_folder, files)  # A file that is half written cannot be read: this is why.
         raise
-    _check_state(given, before, without, files)
+    _check_state(section, before, run_folder, files)
 
 
 def changes(
-    given: Source, before: dict[str, Any], without: str | None = None, files: Sequence[str] | None = None
+    section: Source, before: dict[str, Any], run_folder: str | None = None, files: Sequence[str] | None = None
 ) -> list[str]:  # fmt: skip
     """The names of the files of a source, or of these `files`, that are not in the state `before`."""
     if files is None:
-        earlier, now = before, state(given, without)
-        if lakes.kind(given.source) is not None:  # An older version wrote the number of a table's version alone.
+        earlier, now = before, state(section, run_folder)
+        if lakes.kind(section.source) is not None:  # An older version wrote the number of a table's version alone.
             now = {name: value for name, value in now.items() if name in earlier}
     else:
         earlier = {masked(file): before.get(masked(file)) for file in files}
-        now = _of_files(file_system(given), files)
+        now = _of_files(file_system(section), files)
     return sorted(name for name in {*earlier, *now} if not states.is_same(name, earlier.get(name), now.get(name)))
 
 
-def _check_state(given: Source, before: dict[str, Any], without: str | None, files: Sequence[str] | None) -> None:
+def _check_state(section: Source, before: dict[str, Any], run_folder: str | None, files: Sequence[str] | None) -> None:
     try:
-        changed = changes(given, before, without, files)
+        changed = changes(section, before, run_folder, files)
     except (OSError, UsageError):  # The source is gone.
         changed = sorted(before if files is None else map(masked, files))
     if changed:
         more = f" and {len(changed) - 1:,} more" if len(changed) > 1 else ""
         raise Changed(
-            f"{given.kind} '{masked(given.source)}' changed while it was read ({changed[0]}{more}), so what was read is a "
-            "mixture, of which nothing is used; start over with --fresh when nothing writes it"
+            f"{section.kind} '{masked(section.source)}' changed while it was read ({changed[0]}{more}), so what was read is "
+            "a mixture, of which nothing is used; start over with --fresh when nothing writes it"
         )
 
 
-def check_rows(given: Source, out: str, rows: Iterable[Any]) -> None:
+def check_rows(section: Source, out: str, rows: Iterable[Any]) -> None:
     """Raise a UsageError unless a source has a first row; one that can be read only once is left alone."""
-    if is_read_again(given, out) and next(iter(rows), None) is None:
-        raise UsageError(f"{given.kind} '{masked(given.source)}' has no row")
+    if is_read_again(section, out) and next(iter(rows), None) is None:
+        raise UsageError(f"{section.kind} '{masked(section.source)}' has no row")
 
 
-def _files(given: Source, columns: Columns, without: str | None) -> Iterator[Record]:
-    fs, files = expand(given, without)
+def _files(section: Source, columns: Columns, run_folder: str | None) -> Iterator[Record]:
+    fs, files = expand(section, run_folder)
     for file, place in zip(files, places(files), strict=True):
-        check_kind(given, file)
+        check_kind(section, file)
         with readable(file), fs.open(file, "rb") as stream:
             yield from read(stream, file, place, columns)
 
@@ -238,11 +238,11 @@ def places(files: Sequence[str]) -> list[str]:
     return [os.path.relpath(name, common) for name in names]
 
 
-def check_kind(given: Source, file: str) -> None:
+def check_kind(section: Source, file: str) -> None:
     """Raise a UsageError if the ending of a file names no format."""
     if suffix(file) not in KINDS:
         raise UsageError(
-            f"{given.kind} file '{masked(file)}' is of no known kind; "
+            f"{section.kind} file '{masked(file)}' is of no known kind; "
             f"known endings: {', '.join(KINDS)} (and {', '.join(COMPRESSIONS)})"
         )
 
@@ -259,9 +259,9 @@ def readable(file: str) -> Iterator[None]:
         ) from None
 
 
-def file_system(given: Source) -> Any:
+def file_system(section: Source) -> Any:
     """The file system of a source's files, which remembers no listing: it is asked whether files have changed."""
-    return _opened(given.source)[0]
+    return _opened(section.source)[0]
 
 
 def _opened(source: str) -> tuple[Any, str]:
@@ -276,44 +276,44 @@ def is_read_twice(file: str) -> bool:
     return os.path.isfile(file) or not os.path.exists(file)
 
 
-def check_not_a_pipe(given: Source, without: str | None) -> None:
+def check_not_a_pipe(section: Source, run_folder: str | None) -> None:
     """Raise a UsageError if a source that must be read again can be read only once."""
-    if not is_read_again(given, without):
+    if not is_read_again(section, run_folder):
         raise UsageError(
-            f"{given.kind} '{masked(given.source)}': most embeddings have other dimensions than the first, and a pipe "
+            f"{section.kind} '{masked(section.source)}': most embeddings have other dimensions than the first, and a pipe "
             "cannot be read again; write the rows to a file first"
         )
 
 
-def is_read_again(given: Source, without: str | None) -> bool:
+def is_read_again(section: Source, run_folder: str | None) -> bool:
     """Whether a source can be read again after some of its rows were read.
 
     Raises:
         UsageError: there is no such source.
     """
-    source = given.source
+    source = section.source
     if source.startswith("docstrings:") or hub.is_dataset(source) or lakes.kind(source) is not None:
         return True
-    return all(map(is_read_twice, expand(given, without)[1]))
+    return all(map(is_read_twice, expand(section, run_folder)[1]))
 
 
-def is_local(given: Source) -> bool:
+def is_local(section: Source) -> bool:
     """Whether a source's files are on a file system of this machine."""
-    return isinstance(file_system(given), LocalFileSystem)
+    return isinstance(file_system(section), LocalFileSystem)
 
 
-def expand(given: Source, without: str | None) -> tuple[Any, list[str]]:
+def expand(section: Source, run_folder: str | None) -> tuple[Any, list[str]]:
     """The file system and the files of a path, folder or glob, in order."""
-    fs, listing = _listed(given, without)
+    fs, listing = _listed(section, run_folder)
     return fs, listing.files
 
 
-def left_out(given: Source, without: str | None) -> str:
+def left_out(section: Source, run_folder: str | None) -> str:
     """What a folder or glob has besides its data, as the end of a sentence; empty if there is nothing."""
-    source = given.source
+    source = section.source
     if source.startswith("docstrings:") or hub.is_dataset(source) or lakes.kind(source) is not None:
         return ""
-    _, listing = _listed(given, without)
+    _, listing = _listed(section, run_folder)
     begin, sentence = len(listing.root.rstrip("/")) + 1, ""
     for paths, what in ((listing.hidden, "hidden"), (listing.again, "linked twice")):
         if paths:
@@ -321,9 +321,9 @@ def left_out(given: Source, without: str | None) -> str:
     return sentence
 
 
-def _listed(given: Source, without: str | None) -> tuple[Any, Listing]:
+def _listed(section: Source, run_folder: str | None) -> tuple[Any, Listing]:
     """The file system, and what a path, folder or glob has, of which at least one file is data."""
-    source, kind = given.source, given.kind
+    source, kind = section.source, section.kind
     try:
         fs, path = _opened(source)
         web = _is_web_file(fs, path)
@@ -335,8 +335,8 @@ def _listed(given: Source, without: str | None) -> tuple[Any, Listing]:
             listing = listing._replace(files=[path])
         elif not web and any(magic in path for magic in "*?["):
             listing = folders.of_glob(fs, path)
-        files = _outside(fs, listing.root, listing.files, without)
-        _check_links(given, fs, files)
+        files = _outside(fs, listing.root, listing.files, run_folder)
+        _check_links(section, fs, files)
     except UsageError:
         raise
     except Exception as error:  # Every file system has its own exceptions.
@@ -358,13 +358,13 @@ def _listed(given: Source, without: str | None) -> tuple[Any, Listing]:
     raise UsageError(f"{kind} '{masked(source)}' is not there; give a file, a folder, a glob, hf:NAME or docstrings:PACKAGE")
 
 
-def _check_links(given: Source, fs: Any, files: Iterable[str]) -> None:
+def _check_links(section: Source, fs: Any, files: Iterable[str]) -> None:
     """Raise a UsageError if a file is a link to nothing, as git-annex and DVC leave them until the data is fetched."""
     for file in files if isinstance(fs, LocalFileSystem) else ():
         if not os.path.exists(file) and os.path.islink(file):
             raise UsageError(
-                f"{given.kind} '{masked(given.source)}': '{masked(file)}' is a link to a file that is not there; fetch the "
-                "file, or take the link away"
+                f"{section.kind} '{masked(section.source)}': '{masked(file)}' is a link to a file that is not there; fetch "
+                "the file, or take the link away"
             )
 
 
@@ -373,12 +373,12 @@ def _is_web_file(fs: Any, path: str) -> bool:
     return "http" in fs.protocol and suffix(path) in KINDS and "*" not in path
 
 
-def _outside(fs: Any, root: str, files: list[str], without: str | None) -> list[str]:
-    """The files below `root` that are not in the folder `without`."""
-    if without is None:
+def _outside(fs: Any, root: str, files: list[str], run_folder: str | None) -> list[str]:
+    """The files below `root` that are not in the folder `run_folder`."""
+    if run_folder is None:
         return files
     try:
-        other_fs, path = fsspec.core.url_to_fs(os.path.expanduser(without))
+        other_fs, path = fsspec.core.url_to_fs(os.path.expanduser(run_folder))
     except (ImportError, ValueError):
         return files  # A broken folder is reported where it is opened.
     if type(other_fs) is not type(fs):
@@ -390,11 +390,11 @@ def _outside(fs: Any, root: str, files: list[str], without: str | None) -> list[
     return [file for file in files if not real(file).startswith(prefix)]
 
 
-def _docstrings(given: Source, columns: Columns) -> Iterator[Record]:
+def _docstrings(section: Source, columns: Columns) -> Iterator[Record]:
     """The distinct docstrings of installed packages, without their tests; files are parsed and never imported."""
-    check_columns(["id", "text", _MODULE], given.source, columns)
+    check_columns(["id", "text", _MODULE], section.source, columns)
     seen: set[str] = set()
-    for package in _packages(given.source):
+    for package in _packages(section.source):
         root = _package_folder(package)
         for file in sorted(root.rglob("*.py")):
             relative = file.relative_to(root.parent)

@@ -36,37 +36,37 @@ class SourceReader:
         storage: Storage,
         contents: Contents,
         seed: int,
-        without: str,
+        run_folder: str,
         stage: Stage | None = None,
     ) -> None:
         """Plan the source, unless an earlier session has read it, and read it at once if it is one unit.
 
         Raises:
-            UsageError: the source cannot be read, has no usable row, or changed since the run in `without` began.
+            UsageError: the source cannot be read, has no usable row, or changed since the run in `run_folder` began.
         """
-        self._storage, self._contents, self._seed, self._without = storage, contents, seed, without
-        self._given = contents.corpus
-        self._found: Index | None = Index.earlier(storage, self._given, without, contents.folder)
+        self._storage, self._contents, self._seed, self._run_folder = storage, contents, seed, run_folder
+        self._section = contents.corpus
+        self._found: Index | None = Index.earlier(storage, self._section, run_folder, contents.folder)
         self._read: dict[int, UnitRead] = {}
         self.units: tuple[Unit, ...] = ()
         self._left_out = ""
         if self._found is not None:
             rejected = self._found.rejected, self._found.read
-            check_rejected(self._given, rejected, self._found.rejected_reasons, storage.root)
+            check_rejected(self._section, rejected, self._found.rejected_reasons, storage.root)
             return
-        self._state = sources.identity(self._given, without)
+        self._state = sources.identity(self._section, run_folder)
         self._width: int | None = None
         if storage.exists(PLANNED):
             planned = storage.read_json(PLANNED)
-            sources.check_unchanged(self._given, without, planned["source_state"])
+            sources.check_unchanged(self._section, run_folder, planned["source_state"])
             self._width = planned.get("width")
-        self.units = units.plan(self._given, contents.columns, self._given, without)
-        self._left_out = sources.left_out(self._given, without)
+        self.units = units.plan(self._section, contents.columns, self._section, run_folder)
+        self._left_out = sources.left_out(self._section, run_folder)
         if len(self.units) == 1:
-            whole = replace(self.units[0], limit=self._given.limit)
+            whole = replace(self.units[0], limit=self._section.limit)
             unit_read, kept_rows = self._read_whole(whole, stage)
             if not contents.agrees(unit_read.widths):
-                sources.check_not_a_pipe(self._given, without)
+                sources.check_not_a_pipe(self._section, run_folder)
                 self._forget()
                 unit_read, kept_rows = self._read_whole(whole, stage)
             self._read[unit_read.number] = unit_read
@@ -118,13 +118,13 @@ class SourceReader:
 
     def _read_whole(self, whole: Unit, stage: Stage | None) -> tuple[UnitRead, int]:
         """Read a source of one unit; returns also how many rows are kept."""
-        with sources.unchanged(self._given, self._state, self._without):
+        with sources.unchanged(self._section, self._state, self._run_folder):
             return reading.read_whole(self._storage, self._contents, whole, self._seed, stage)
 
     def _read_units(self, cluster: Cluster, stage: Stage | None) -> Index:
         """Read the units that no earlier session has read, and then what concerns all of them."""
         self._width = self._contents.begin(self._width)
-        where = that_sees(units.local_files(self._given, self.units))
+        where = that_sees(units.local_files(self._section, self.units))
         self.units = self._limited(cluster, self._numbered(cluster, where), where)
         # A session that goes on reads by the same dimensions.
         plan = {"source_state": self._state, "units": len(self.units)}
@@ -139,21 +139,21 @@ class SourceReader:
             stage.advance(len(self._read))
         remaining = {unit.number: unit for unit in self.units if unit.number not in self._read}
         context = Reading(self._storage, self._contents, remaining, self._seed, self._state)
-        pieces = [Piece(number, (number,), units.named(self._given, unit)) for number, unit in remaining.items()]
+        pieces = [Piece(number, (number,), units.named(self._section, unit)) for number, unit in remaining.items()]
         for piece in run_with_ray_data(cluster, read_unit, pieces, {"how": context}, where):
             self._read[piece.number] = self._as_read(piece.number)
             if stage is not None:
                 stage.advance(1)
         if missing := len(self.units) - len(self._read):
-            raise IncompleteRun(f"{missing} units of the {self._given.kind} were not read; start the same command again")
+            raise IncompleteRun(f"{missing} units of the {self._section.kind} were not read; start the same command again")
         if not self._contents.agrees(width for unit in self.units for width in self._read[unit.number].widths):
             self._forget()
             return self._read_units(cluster, stage)
         repeated = self._without_repeated(cluster)
         self._check_rejected()
         kept_units = [self._read[unit.number] for unit in self.units]
-        if self._given.sample is not None:
-            kept_units = self._sampled(cluster, self._given.sample, repeated, where)
+        if self._section.sample is not None:
+            kept_units = self._sampled(cluster, self._section.sample, repeated, where)
         return self._index(kept_units, sum(rows for unit in kept_units for rows, _ in unit.parts))
 
     def _forget(self) -> None:
@@ -175,12 +175,12 @@ class SourceReader:
         self, cluster: Cluster, count: Callable[..., int], pieces: Sequence[units.SourcePart], where: dict[str, Any]
     ) -> list[int]:
         """What tasks count in each piece."""
-        work = [(self._given, piece, self._contents.columns) for piece in pieces]
+        work = [(self._section, piece, self._contents.columns) for piece in pieces]
         return results(cluster, count, work, "count of rows", where)
 
     def _limited(self, cluster: Cluster, planned: tuple[Unit, ...], where: dict[str, Any]) -> tuple[Unit, ...]:
         """The units that hold the first rows, if only these are asked for; rows that are not known are counted."""
-        limit, limited_units = self._given.limit, list[Unit]()
+        limit, limited_units = self._section.limit, list[Unit]()
         if limit is None:
             return planned
         for unit in planned:
@@ -266,14 +266,14 @@ class SourceReader:
         """Raise a UsageError if no row of the source is usable, or too many are rejected."""
         counts = self._counts()
         if not counts.usable:
-            raise nothing_usable(self._given, self._contents.what, counts.read, counts.reasons)
-        check_rejected(self._given, (counts.rejected, counts.read), counts.reasons, self._storage.root)
+            raise nothing_usable(self._section, self._contents.what, counts.read, counts.reasons)
+        check_rejected(self._section, (counts.rejected, counts.read), counts.reasons, self._storage.root)
 
     def _index(self, kept_units: Sequence[UnitRead], analysed: int) -> Index:
         """Write the index."""
         counts = self._counts()
         return Index(
-            masked(self._given.source), self._state, reading.fingerprint_of(kept_units), counts.read, counts.rejected,
+            masked(self._section.source), self._state, reading.fingerprint_of(kept_units), counts.read, counts.rejected,
             counts.usable, analysed, dict(sorted(counts.reasons.items())), tuple(self._shards(kept_units)),
         ).kept(self._storage)  # fmt: skip
 

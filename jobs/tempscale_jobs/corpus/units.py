@@ -81,14 +81,14 @@ class Unit:
         return self.pieces[0].kind == "source"
 
 
-def plan(given: Source, columns: Columns, sizes: Sizes, without: str | None = None) -> tuple[Unit, ...]:
+def plan(section: Source, columns: Columns, sizes: Sizes, run_folder: str | None = None) -> tuple[Unit, ...]:
     """The units of a source in its order; one that is small, can be read only once or only here is a single unit.
 
     Raises:
         UsageError: there is no such source, a column is missing, or a file cannot be read.
     """
     units, pieces, rows, size = list[Unit](), list[SourcePart](), 0, 0
-    for piece in _pieces(given, columns, sizes, without):
+    for piece in _pieces(section, columns, sizes, run_folder):
         if pieces and (rows + (piece.rows or 0) > sizes.unit_rows or size + piece.bytes > sizes.unit_bytes):
             units.append(Unit(len(units), tuple(pieces)))
             pieces, rows, size = [], 0, 0
@@ -101,39 +101,39 @@ def plan(given: Source, columns: Columns, sizes: Sizes, without: str | None = No
     return tuple(units)
 
 
-def records(given: Source, unit: Unit, columns: Columns, without: str | None = None) -> Iterator[Record]:
+def records(section: Source, unit: Unit, columns: Columns, run_folder: str | None = None) -> Iterator[Record]:
     """The rows of a unit, in the source's order and with the places that they have there.
 
     Raises:
         UsageError: a column is missing, or a file cannot be read.
     """
     if unit.is_whole:
-        yield from sources.records(given, columns, without)
+        yield from sources.records(section, columns, run_folder)
         return
     for piece in unit.pieces:
-        yield from _records(given, piece, columns)
+        yield from _records(section, piece, columns)
 
 
 @contextmanager
-def unchanged(given: Source, unit: Unit, state: dict[str, Any]) -> Iterator[None]:
+def unchanged(section: Source, unit: Unit, state: dict[str, Any]) -> Iterator[None]:
     """Raise a Changed if the files of a unit were not in the state in which its source was planned all the while.
 
     A table is read as of its version, and a data set of the hub as of its revision.
     """
     files = sorted({piece.file for piece in unit.pieces if piece.kind in ("parquet", "lines", "file")})
     of_folder = any(piece.kind == "hub" for piece in unit.pieces)
-    with sources.unchanged(given, state, files=None if of_folder else files) if files or of_folder else nullcontext():
+    with sources.unchanged(section, state, files=None if of_folder else files) if files or of_folder else nullcontext():
         yield
 
 
-def rows_in(given: Source, piece: SourcePart, columns: Columns) -> int:
+def rows_in(section: Source, piece: SourcePart, columns: Columns) -> int:
     """How many rows a piece has; a blank line is none."""
-    return sum(1 for _ in _records(given, piece, columns)) if piece.rows is None else piece.rows
+    return sum(1 for _ in _records(section, piece, columns)) if piece.rows is None else piece.rows
 
 
-def lines_in(given: Source, piece: SourcePart, columns: Columns) -> int:
+def lines_in(section: Source, piece: SourcePart, columns: Columns) -> int:
     """How many lines begin in a piece of a plain file, blank ones too."""
-    with sources.readable(piece.file), sources.file_system(given).open(piece.file, "rb") as stream:
+    with sources.readable(piece.file), sources.file_system(section).open(piece.file, "rb") as stream:
         # A line begins at the first byte of a file and behind each line feed.
         count, at = int(piece.first == 0), max(0, piece.first - 1)
         stream.seek(at)
@@ -158,8 +158,8 @@ def numbered(units: Sequence[Unit], lines: Sequence[int]) -> tuple[Unit, ...]:
     return tuple(numbered_units)
 
 
-def _pieces(given: Source, columns: Columns, sizes: Sizes, without: str | None) -> Iterator[SourcePart]:
-    source = given.source
+def _pieces(section: Source, columns: Columns, sizes: Sizes, run_folder: str | None) -> Iterator[SourcePart]:
+    source = section.source
     if source.startswith("docstrings:"):  # Of this machine's packages, and distinct among all of them.
         yield SourcePart("source")
     elif hub.is_dataset(source):
@@ -174,14 +174,14 @@ def _pieces(given: Source, columns: Columns, sizes: Sizes, without: str | None) 
             for bounds in _ranges(first, number, rows, size, sizes):
                 yield SourcePart(str(lakes.kind(source)), file, "", *bounds)
     else:
-        yield from _files(given, columns, sizes, without)
+        yield from _files(section, columns, sizes, run_folder)
 
 
-def _files(given: Source, columns: Columns, sizes: Sizes, without: str | None) -> Iterator[SourcePart]:
-    fs, files = sources.expand(given, without)
+def _files(section: Source, columns: Columns, sizes: Sizes, run_folder: str | None) -> Iterator[SourcePart]:
+    fs, files = sources.expand(section, run_folder)
     places = sources.places(files)
     for file in files:
-        sources.check_kind(given, file)
+        sources.check_kind(section, file)
     if not all(map(sources.is_read_twice, files)):
         yield SourcePart("source")
         return
@@ -222,13 +222,13 @@ def _ranges(first: int, number: int, rows: int, size: int, sizes: Sizes) -> Iter
             yield first + begin, first + end, number + begin, end - begin, size * (end - begin) // rows
 
 
-def _records(given: Source, piece: SourcePart, columns: Columns) -> Iterator[Record]:
+def _records(section: Source, piece: SourcePart, columns: Columns) -> Iterator[Record]:
     if piece.kind == "hub":
-        yield from hub.records(given.source, columns, int(piece.file))
+        yield from hub.records(section.source, columns, int(piece.file))
     elif piece.kind in ("lance", "delta"):
-        yield from lakes.rows_of(given.source, piece.file, columns, Span(piece.first, piece.last, piece.row or 0))
+        yield from lakes.rows_of(section.source, piece.file, columns, Span(piece.first, piece.last, piece.row or 0))
     else:
-        with sources.readable(piece.file), sources.file_system(given).open(piece.file, "rb") as stream:
+        with sources.readable(piece.file), sources.file_system(section).open(piece.file, "rb") as stream:
             if piece.kind == "parquet":
                 yield from readers.parquet_rows(stream, piece.place, columns, piece.first, piece.last)
             elif piece.kind == "lines":
@@ -238,28 +238,28 @@ def _records(given: Source, piece: SourcePart, columns: Columns) -> Iterator[Rec
                 yield from readers.read(stream, piece.file, piece.place, columns)
 
 
-def named(given: Source, unit: Unit) -> str:
+def named(section: Source, unit: Unit) -> str:
     """The name of a unit in words: its first piece, by file and rows, and how many more there are."""
     first, more = unit.pieces[0], len(unit.pieces) - 1
-    name = f"unit {unit.number}: {_named(given, first)}"
+    name = f"unit {unit.number}: {_named(section, first)}"
     return name + (f" and {more:,} more" if more else "")
 
 
-def _named(given: Source, piece: SourcePart) -> str:
+def _named(section: Source, piece: SourcePart) -> str:
     if piece.kind == "hub":
-        return f"shard {piece.file} of {masked(given.source)}"
-    file = piece.place or masked(given.source)
+        return f"shard {piece.file} of {masked(section.source)}"
+    file = piece.place or masked(section.source)
     if piece.row is None or piece.rows is None:  # Which rows these are is known once they are read.
         return file if piece.kind != "lines" else f"{file}, bytes {piece.first:,} to {piece.last - 1:,}"
     return f"{file}, rows {piece.row:,} to {piece.row + piece.rows - 1:,}"
 
 
-def local_files(given: Source, units: Sequence[Unit]) -> list[str]:
+def local_files(section: Source, units: Sequence[Unit]) -> list[str]:
     """The files of this machine that units are read from; empty where they come from elsewhere."""
     files = {piece.file for unit in units for piece in unit.pieces if piece.kind in ("parquet", "lines", "file")}
-    if files and sources.is_local(given):
+    if files and sources.is_local(section):
         return sorted(files)
-    if lakes.kind(given.source) is not None:
-        path = os.path.abspath(lakes.path(given.source))
+    if lakes.kind(section.source) is not None:
+        path = os.path.abspath(lakes.path(section.source))
         return [path] if os.path.exists(path) else []
     return []

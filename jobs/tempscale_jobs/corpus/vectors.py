@@ -49,8 +49,8 @@ class Vectors:
 
     what = "embedding"
 
-    def __init__(self, folder: str, corpus: Corpus, without: str) -> None:
-        self.corpus, self.folder, self._without = corpus, folder, without
+    def __init__(self, folder: str, corpus: Corpus, run_folder: str) -> None:
+        self.corpus, self.folder, self._run_folder = corpus, folder, run_folder
         self.width: int | None = None
         """The dimensions by which rows are read; those of the first row where nothing is known yet."""
 
@@ -63,7 +63,7 @@ class Vectors:
         """Read by these dimensions, or by those of the source's first usable embedding; returns them."""
         if width is None:
             counts, reader = Counts(), Reader(self.corpus)
-            usable_rows = usable(rows(self.corpus, self._without), self.corpus.limit, counts, None, reader)
+            usable_rows = usable(rows(self.corpus, self._run_folder), self.corpus.limit, counts, None, reader)
             if next(usable_rows, None) is None:
                 self.agrees(reader.widths.items())  # A mistake in the options is the reason, if there is one.
             width = reader.width
@@ -90,7 +90,7 @@ class Vectors:
 
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None) -> Iterator[Vector]:
         """The usable embeddings of a unit."""
-        source_rows = (_row(self.corpus, record) for record in records(self.corpus, unit, self.columns, self._without))
+        source_rows = (_row(self.corpus, record) for record in records(self.corpus, unit, self.columns, self._run_folder))
         reader = Reader(self.corpus, self.width)
         for item in usable(source_rows, unit.limit, counts, rejects, reader):
             embedding, length = item.content
@@ -222,9 +222,9 @@ def unit_rows(rows: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
         return scaled / np.linalg.norm(scaled, axis=1)[:, None], problems
 
 
-def rows(settings: Corpus, without: str | None = None) -> Iterator[Row]:
+def rows(settings: Corpus, run_folder: str | None = None) -> Iterator[Row]:
     """The rows of a source of embeddings; their `text` is (embedding, length, text)."""
-    return (_row(settings, record) for record in sources.records(settings, columns_of(settings), without))
+    return (_row(settings, record) for record in sources.records(settings, columns_of(settings), run_folder))
 
 
 def columns_of(settings: Corpus) -> Columns:
