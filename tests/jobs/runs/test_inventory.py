@@ -1,13 +1,17 @@
 """What is read of a finished run by other commands: what is missing or no record of a run is damage, and ends with 2."""
 
+from types import SimpleNamespace
+
 import pyarrow as pa
 import pytest
 from command_line import in_process
 
 from tempscale_jobs.config.nights import Gate, RecordOfNights
 from tempscale_jobs.errors import Damaged, UsageError
+from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.nights.night import check_record
 from tempscale_jobs.runs import folder, inventory, mending
+from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.storage import Storage
 
 TABLES = ("collapse_summary", "length_collapse", "exposure")
@@ -54,6 +58,24 @@ def test_the_run_json_of_another_run_is_damage(tmp_path):
     storage.write_json("run.json", record | {"run": "another"})
     assert inventory.record(storage) == record
     assert inventory.damaged(storage, record) == ["run.json"]
+
+
+def test_a_report_that_is_drawn_again_with_other_bytes_is_no_damage_any_more(tmp_path):
+    storage = audit(tmp_path / "run", False)
+    storage.write("report.html", b"of another version")
+    inventory.write(storage, storage.read_json("run.json"))
+    storage.write("report.html", b"")
+
+    def opened():
+        config = SimpleNamespace(command="audit", identity=dict)
+        return Lifecycle(config, Run(storage, [], [], "2026-11-01", complete=True), None, None)
+
+    life = opened()
+    assert life.damaged_drawings == {"report.html"}
+    storage.write("report.html", b"as this version draws it")
+    life.note_restored(stage := SimpleNamespace(note=""), life.damaged_drawings)
+    assert "report.html" in stage.note
+    assert opened().damaged == set()
 
 
 @pytest.mark.parametrize("content", ["[]", "5", "null", '"x"', "{}"])
