@@ -468,12 +468,7 @@ MENDING = Subject(
     ),
     of(
         f"{JOBS}/runs/mending.py",
-        (
-            "mend",
-            'name == error.path or name.split("/")[0] not in folder.names_of(command)',
-            'name.split("/")[0] not in folder.names_of(command)',
-        ),
-        ("mend", 'name == error.path or name.split("/")[0] not in folder.names_of(command)', "name == error.path"),
+        ("mend", 'name.split("/")[0] not in folder.names_of(command)', "name == error.path"),
         ("_remove", "top in _BELOW", "False"),
         ("_read_again", "for file in [SHARDED] if ... else ...: ...", "for file in [] if ... else ...: ..."),
         (
