@@ -181,6 +181,22 @@ def test_only_missing_tiles_are_given_to_workers(run, storage):
     assert scope.crew.numbers == [(0, 0), (0, 2), (1, 1), (1, 2)]
 
 
+def test_only_missing_blocks_are_gathered(storage):
+    grid, bounds = Tiling(storage, "partials/cosine", 2, 3, 0.9, 5, count=5, gathered=20), tiles.blocks(50, 10)
+    given = []
+    cluster = SimpleNamespace(tasks=1, journal=None, ordered=lambda pieces: given.extend(pieces) or [])
+    texts = laid_out([f"t{k}" for k in range(50)], [5] * 50, [0] * 50, [0])
+    for block in (0, 1, 2):
+        storage.write(grid.block(block), b"x")
+    cosine.gather(cluster, grid, [], bounds, texts)
+    assert [list(piece.number) for piece in given] == [[2, 3], [4]]
+    for block in (3, 4):
+        storage.write(grid.block(block), b"x")
+    given.clear()
+    cosine.gather(cluster, grid, [], bounds, texts)
+    assert given == []
+
+
 def test_only_missing_panels_are_compared(storage):
     grid, bounds = Tiling(storage, "partials/cosine", 2, 3, 0.9, 5, count=5, together=2), tiles.blocks(50, 10)
     for i, j, near in ((0, 0, True), (0, 1, False), (1, 2, True)):
