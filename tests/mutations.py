@@ -645,14 +645,14 @@ RESUMED = Subject(
     )
     + of(
         f"{JOBS}/steps/worst.py",
-        ("_seeds", "[t for t in run.temperatures if not is_done(run, model, t)]", "[t for t in run.temperatures]"),
-        ("_survivors", "missing(run.storage, every)", "every"),
+        ("seeds_of", "[t for t in run.temperatures if not is_done(run, model, t)]", "[t for t in run.temperatures]"),
+        ("left_by_bounds", "missing(run.storage, every)", "every"),
     )
     + of(
         f"{JOBS}/audit/run.py",
-        ("_needed", "near = analysis.compares and not exposure.is_done(run, model, temperature)", "near = False"),
+        ("needed_of_tiles", "near = analysis.compares and not exposure.is_done(run, model, temperature)", "near = False"),
         (
-            "_needed",
+            "needed_of_tiles",
             'search = analysis.socm_top_over == "corpus" and not worst.is_done(run, model, temperature)',
             "search = False",
         ),

@@ -163,7 +163,7 @@ def _measure_all_pairs(scope: Embedded) -> None:
         scope.crew.dismiss()
     queries = None if scope.config.queries is None else scope.run.below("queries")
     for temperature in scope.run.temperatures:
-        cosine.cosine(scope, temperature, _needed(scope, temperature))
+        cosine.cosine(scope, temperature, needed_of_tiles(scope, temperature))
         if scope.analysis.compares:
             exposure.expose(scope, temperature, queries)
 
@@ -245,7 +245,7 @@ def texts_of_all_pairs(scope: Embedded) -> list[str] | None:
     return list(texts.ids[places])
 
 
-def _needed(scope: Embedded, temperature: Temperature) -> Needed:
+def needed_of_tiles(scope: Embedded, temperature: Temperature) -> Needed:
     """What the steps over all pairs still need of the tiles."""
     run, model, analysis = scope.run, scope.model, scope.analysis
     near = analysis.compares and not exposure.is_done(run, model, temperature)

@@ -56,12 +56,12 @@ class _Search:
 def begin(scope: Embedded) -> None:
     """Write the factors of the texts of largest tr Σ, by the crew that has loaded the model."""
     with scope.journal.stage(scope.named("texts of largest tr Σ")) as stage:
-        seeds = _seeds(scope)
+        seeds = seeds_of(scope)
         missing_factors(scope, seeds, _OF_SEEDS)
         stage.note = f"factors of {sum(map(len, seeds.values())):,} texts"
 
 
-def _seeds(scope: Embedded) -> dict[str, np.ndarray]:
+def seeds_of(scope: Embedded) -> dict[str, np.ndarray]:
     """The places of the texts of largest tr Σ under every temperature whose search is not done."""
     run, model, layout = scope.run, scope.model, scope.texts
     todo = [t for t in run.temperatures if not is_done(run, model, t)]
@@ -96,13 +96,13 @@ def _search(scope: Embedded, stage: Stage) -> dict[str, int]:
     """Search under every temperature; count all `pairs` and the `exact` ones."""
     run, model = scope.run, scope.model
     means = _means_are_embeddings(model)
-    seeds = _seeds(scope)
+    seeds = seeds_of(scope)
     todo = [t for t in run.temperatures if t.slug in seeds]
     searches, left = {}, {}
     for t in todo:
         stage.tell(f"bounds over all pairs, τ {t.canonical}")
         searches[t.slug] = seed_thresholds(scope, t, seeds[t.slug], means)
-        left[t.slug] = _survivors(scope, t, searches[t.slug])
+        left[t.slug] = left_by_bounds(scope, t, searches[t.slug])
     stage.tell("factors of the texts that are left")
     texts = {slug: np.unique(pairs.places) for slug, pairs in left.items()}
     if todo:
@@ -206,7 +206,7 @@ class _Left:
     ranking: np.ndarray
 
 
-def _survivors(scope: Embedded, temperature: Temperature, search: _Search) -> _Left:
+def left_by_bounds(scope: Embedded, temperature: Temperature, search: _Search) -> _Left:
     """Compare the trace bound of every pair of the grid with the thresholds; a finished tile is a durable part."""
     run, (grid, _) = scope.run, blocks.tiling(scope, temperature)
     triangle, shared = tiles.upper_triangle(grid.panels), share(search)

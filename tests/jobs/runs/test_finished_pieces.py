@@ -9,17 +9,19 @@ from prepared import laid_out, scoped
 
 from tempscale.collapse import tiles
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.audit.run import needed_of_tiles
 from tempscale_jobs.corpus.index import Index, Shard
 from tempscale_jobs.diagnose import looks, repeated, two_texts
-from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.errors import Damaged, IncompleteRun
 from tempscale_jobs.evaluate import cells
 from tempscale_jobs.evaluate.tasks import RunTask, folder
 from tempscale_jobs.pairs import socm as pair_steps
-from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, is_whole
+from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, is_whole, tile
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps import cache, cosine, factors, lookup, socm
+from tempscale_jobs.steps import cache, cosine, factors, lookup, socm, source_order, worst
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.cache import Cache
+from tempscale_jobs.steps.cosine import Needed
 from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.tables.parts import SOCM_TILE
 from tempscale_jobs.tune import layers
@@ -174,8 +176,8 @@ def test_only_missing_tiles_are_given_to_workers(run, storage):
     scope = scoped(run, MODEL, laid_out(IDS[:6], [5] * 6, [0] * 6, [0]), crew=Crew())
     folders = socm.Folders(most=2)
     tiling = socm.PairTiles(storage, run.place(folders.tiles, MODEL, TAUS[0]), 0.0)
-    for tile in ((0, 1), (2, 2)):
-        storage.write_table(tiling.tile(*tile), SOCM_TILE.build({"row": [], "column": [], "d_mu": [], "d_sigma": []}))
+    for sides in ((0, 1), (2, 2)):
+        storage.write_table(tiling.tile(*sides), SOCM_TILE.build({"row": [], "column": [], "d_mu": [], "d_sigma": []}))
     with pytest.raises(IncompleteRun):  # These workers write nothing.
         socm.all_pairs(scope, TAUS[0], folders, STAGE)
     assert scope.crew.numbers == [(0, 0), (0, 2), (1, 1), (1, 2)]
@@ -276,3 +278,53 @@ def test_a_cell_is_scored_again_where_its_data_have_changed(run, storage):
     assert cells.done(run, MODEL, TAUS[0], unit, "state")
     assert not cells.done(run, MODEL, TAUS[0], unit, "another")
     assert not cells.done(run, MODEL, TAUS[1], unit, "state")
+
+
+def test_the_order_of_a_source_is_looked_at_once(run, storage):
+    scope = scoped(run, MODEL, laid_out(IDS, range(20), [0] * 20, [0]), index=sharded(storage, 20))
+    storage.write_json(source_order.result_name(MODEL), {"alike": False})
+    source_order.look(scope)
+    assert storage.read_json(source_order.result_name(MODEL)) == {"alike": False}
+    storage.remove(source_order.result_name(MODEL))
+    with pytest.raises(IncompleteRun):  # There are no means of the texts to begin with.
+        source_order.look(scope)
+
+
+def test_a_search_for_the_worst_pairs_begins_under_the_temperatures_that_have_none(run, storage):
+    scope = scoped(run, MODEL, laid_out(IDS[:3], [5] * 3, [0] * 3, [0]))
+    for temperature, spread in zip(TAUS, ([3.0, 1.0, 2.0], [1.0, 2.0, 3.0]), strict=True):
+        name = f"{run.place('texts', MODEL, temperature)}/part-00000000.parquet"
+        storage.write_table(name, pa.table({"spread": pa.array(spread, pa.float32())}))
+    assert {slug: places.tolist() for slug, places in worst.seeds_of(scope).items()} == {"1.0": [0, 1, 2], "0.5": [0, 1, 2]}
+    storage.write_json(f"{run.place('partials/top', MODEL, TAUS[0])}/done.json", {"files": []})
+    assert list(worst.seeds_of(scope)) == ["0.5"]
+
+
+def test_only_missing_tiles_are_bounded(run, storage, monkeypatch):
+    grid, given = Tiling(storage, "partials/cosine", 1, 0, 1.0, 0, count=3), []
+    monkeypatch.setattr(worst.blocks, "tiling", lambda *_: (grid, []))
+    monkeypatch.setattr(worst, "share", lambda value: value)
+    cluster = SimpleNamespace(tasks=1, journal=None, ordered=lambda pieces: given.extend(pieces) or [])
+    scope, search = scoped(run, MODEL, cluster=cluster), SimpleNamespace(place="partials/top")
+    table = pa.table({"row": [0], "column": [1], "cosine": [0.5], "ranking": [1]})
+    for panels in ((0, 0), (0, 1), (1, 2), (2, 2)):
+        storage.write_table(tile(search.place, *panels), table)
+    with pytest.raises(Damaged):  # These workers write nothing.
+        worst.left_by_bounds(scope, TAUS[0], search)
+    assert [piece.number for piece in given] == [(0, 2), (1, 1)]
+    given.clear()
+    for panels in ((0, 2), (1, 1)):
+        storage.write_table(tile(search.place, *panels), table)
+    assert len(worst.left_by_bounds(scope, TAUS[0], search).cosine) == 6
+    assert given == []
+
+
+def test_what_is_needed_of_tiles_is_what_later_steps_have_not_done(run, storage):
+    scope = scoped(run, MODEL, analysis={"socm_top_over": "corpus"})
+    done = (f"{run.place(kind, MODEL, TAUS[0])}/done.json" for kind in ("partials/exposure", "partials/top"))
+    assert needed_of_tiles(scope, TAUS[0]) == Needed(blocks=True, near=True)
+    storage.write_json(next(done), {"files": []})
+    assert needed_of_tiles(scope, TAUS[0]) == Needed(blocks=True, near=False)
+    storage.write_json(next(done), {"files": []})
+    assert needed_of_tiles(scope, TAUS[0]) == Needed(blocks=False, near=False)
+    assert needed_of_tiles(scope, TAUS[1]) == Needed(blocks=True, near=True)
