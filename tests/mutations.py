@@ -687,6 +687,7 @@ RESUMED = Subject(
             "_correct",
             "{unit.number: unit for unit in planned if task.done(unit.number) not in there}",
             "{unit.number: unit for unit in planned}",
+            "a task does no unit that is done, whoever begins it; only tasks without work would begin",
         ),
     )
     + of(
