@@ -201,7 +201,9 @@ def main(words: list[str]) -> int:
         copies = [Copy(Path(folder) / str(number)) for number in range(os.cpu_count() or 1)]
         for subject in subjects:
             earlier = _record().get(subject.name) if only_left else None
-            rows = {recorded(row)[:4]: row for row in (earlier or {"mutations": []})["mutations"] if settled(row)}
+            reasons = {mutation[:4]: {"reason": mutation.reason} for mutation in subject.mutations}
+            known = [row | reasons.get(recorded(row)[:4], {}) for row in (earlier or {"mutations": []})["mutations"]]
+            rows = {recorded(row)[:4]: row for row in known if settled(row)}
             before, begun = earlier["seconds"] if earlier else 0, time.monotonic()
             left = [mutation for mutation in subject.mutations if mutation[:4] not in rows]
             for row in made(subject, copies, at, left):
