@@ -21,7 +21,7 @@ from tempscale_jobs.corpus.readers import Columns, utf8_or_bytes
 from tempscale_jobs.corpus.rows import usable_id, usable_text
 from tempscale_jobs.corpus.sources import IDS, id_in
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.evaluate.windows import Chosen, Labelled, TestTexts, by_interval
+from tempscale_jobs.evaluate.windows import Chosen, Labelled, TextsToTest, by_interval
 from tempscale_jobs.urls import masked
 
 _SCORES = {
@@ -198,7 +198,7 @@ def _classification(config: OwnTask, seed: int, tokenizer: Tokenizer | None, edg
             train.append(row._asdict())
     chosen = [Chosen(*row, window=False) for row in rows]
     if config.texts_per_interval is not None and tokenizer is not None:
-        chosen = by_interval(rows, tokenizer, edges, TestTexts(config.texts_per_interval, config.windows, seed))
+        chosen = by_interval(rows, tokenizer, edges, TextsToTest(config.texts_per_interval, config.windows, seed))
     test = [row._asdict() for row in chosen]
     for name, part in (("learn from", train), ("test on", test)):
         if len({row["label"] for row in part}) < 2:

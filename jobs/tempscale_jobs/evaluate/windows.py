@@ -78,7 +78,7 @@ class Window(NamedTuple):
         return self._replace(last=last) if self.first < last <= len(self.split.spans) else None
 
 
-class TestTexts(NamedTuple):
+class TextsToTest(NamedTuple):
     """Texts to test on, of each length interval."""
 
     most: int
@@ -88,7 +88,7 @@ class TestTexts(NamedTuple):
 
 
 def by_interval(
-    texts: Sequence[Labelled], tokenizer: Tokenizer, edges: Sequence[int], wanted: TestTexts
+    texts: Sequence[Labelled], tokenizer: Tokenizer, edges: Sequence[int], wanted: TextsToTest
 ) -> list[Chosen]:  # fmt: skip
     """At most so many texts to test on from each length interval, filled up with windows of longer texts on request.
 

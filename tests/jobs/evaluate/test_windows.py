@@ -12,7 +12,7 @@ from whole_run import documented
 
 from tempscale.model.tokens import Tokenizer
 from tempscale.stats.enough import TOKENS_FOR_A_WINDOW
-from tempscale_jobs.evaluate.windows import Chosen, Labelled, SplitText, TestTexts, Window, by_interval, fitted
+from tempscale_jobs.evaluate.windows import Chosen, Labelled, SplitText, TextsToTest, Window, by_interval, fitted
 
 pytestmark = pytest.mark.proof
 
@@ -47,7 +47,7 @@ def corpus(plain):
 
 @pytest.fixture(scope="module")
 def chosen(corpus, tokenizer):
-    return by_interval(corpus[0], tokenizer, EDGES, TestTexts(MOST, True, 0))
+    return by_interval(corpus[0], tokenizer, EDGES, TextsToTest(MOST, True, 0))
 
 
 def interval(length, edges=EDGES):
@@ -73,13 +73,13 @@ def test_every_text_lies_in_its_interval_and_intervals_come_in_order(corpus, cho
         assert own == sorted(own, key=lambda text: (text.window, text.id))
     assert len({text.id for text in chosen}) == len(chosen)
     # A smaller set lies inside the larger; without windows there are the natural texts as they are, and of nothing none.
-    assert set(by_interval(corpus[0], tokenizer, EDGES, TestTexts(20, True, 0))) < set(chosen)
+    assert set(by_interval(corpus[0], tokenizer, EDGES, TextsToTest(20, True, 0))) < set(chosen)
     natural = [text for text in chosen if not text.window]
-    assert by_interval(corpus[0], tokenizer, EDGES, TestTexts(MOST, False, 0)) == natural
+    assert by_interval(corpus[0], tokenizer, EDGES, TextsToTest(MOST, False, 0)) == natural
     assert set(natural) <= {Chosen(*text, False) for text in corpus[0]}
     assert (
-        by_interval([], tokenizer, EDGES, TestTexts(MOST, True, 0))
-        == by_interval(corpus[0], tokenizer, EDGES, TestTexts(0, True, 0))
+        by_interval([], tokenizer, EDGES, TextsToTest(MOST, True, 0))
+        == by_interval(corpus[0], tokenizer, EDGES, TextsToTest(0, True, 0))
         == []
     )
 
@@ -132,7 +132,7 @@ def test_a_source_gives_one_window_an_interval_and_none_where_it_lies_itself(cor
 def test_lengths_and_places_are_spread_evenly(tokenizer, plain, corpus):
     texts = corpus[0]
     words = {text.id: len(text.text.split()) for text in texts}
-    found = windows_of(by_interval(texts, tokenizer, [0, 20, 90], TestTexts(10_000, True, 3)))
+    found = windows_of(by_interval(texts, tokenizer, [0, 20, 90], TextsToTest(10_000, True, 3)))
     lengths = np.array(plain([window.text for window in found]))
     assert TOKENS_FOR_A_WINDOW == 8
     for low, high in ((8, 20), (20, 90)):
@@ -150,17 +150,17 @@ def test_lengths_and_places_are_spread_evenly(tokenizer, plain, corpus):
 
 def test_the_order_of_the_texts_does_not_matter(corpus, tokenizer):
     texts = corpus[0][:90]
-    found = by_interval(texts, tokenizer, EDGES, TestTexts(20, True, 0))
+    found = by_interval(texts, tokenizer, EDGES, TextsToTest(20, True, 0))
     assert 40 < len(windows_of(found)) < len(found) - 20
     random.Random(1).shuffle(texts)
-    assert by_interval(texts, tokenizer, EDGES, TestTexts(20, True, 0)) == found
+    assert by_interval(texts, tokenizer, EDGES, TextsToTest(20, True, 0)) == found
     repeated = [text._replace(id=str(k % 3)) for k, text in enumerate(corpus[0][:30])]
-    found = by_interval(repeated, tokenizer, EDGES, TestTexts(4, True, 0))
-    assert by_interval(repeated[::-1], tokenizer, EDGES, TestTexts(4, True, 0)) == found
+    found = by_interval(repeated, tokenizer, EDGES, TextsToTest(4, True, 0))
+    assert by_interval(repeated[::-1], tokenizer, EDGES, TextsToTest(4, True, 0)) == found
 
 
 def test_another_seed_chooses_other_texts_and_windows(corpus, chosen, tokenizer):
-    other = by_interval(corpus[0], tokenizer, [0, 32, 64, 100, 200], TestTexts(MOST, True, 1))
+    other = by_interval(corpus[0], tokenizer, [0, 32, 64, 100, 200], TextsToTest(MOST, True, 1))
     naturals = [{text.id for text in found if not text.window and corpus[1][text.id] < 200} for found in (chosen, other)]
     assert len(naturals[0]) == len(naturals[1])
     assert naturals[0] != naturals[1]
@@ -170,7 +170,7 @@ def test_another_seed_chooses_other_texts_and_windows(corpus, chosen, tokenizer)
 
 def test_the_models_limit_is_the_longest_there_is(corpus, minilm, plain):
     short = Tokenizer(minilm, 128)
-    found = by_interval(corpus[0], short, [0, 100, 128, 200, 600], TestTexts(200, True, 0))
+    found = by_interval(corpus[0], short, [0, 100, 128, 200, 600], TextsToTest(200, True, 0))
     lengths = [min(length, 128) for length in plain([text.text for text in found])]
     places = Counter((interval(length, [0, 100, 128]), text.window) for length, text in zip(lengths, found, strict=True))
     natural = Counter(min(corpus[1][text.id], 128) // 128 for text in corpus[0])
@@ -178,8 +178,8 @@ def test_the_models_limit_is_the_longest_there_is(corpus, minilm, plain):
     assert places[2, False] == natural[1] > 120
     assert places[2, True] == 0
     assert 0.95 * natural[1] < places[1, True] <= natural[1]
-    assert by_interval(corpus[0], short, [129, 300], TestTexts(200, True, 0)) == []
-    assert by_interval(corpus[0], short, [128], TestTexts(200, True, 0)) == [text for text in found if text.text in {
+    assert by_interval(corpus[0], short, [129, 300], TextsToTest(200, True, 0)) == []
+    assert by_interval(corpus[0], short, [128], TextsToTest(200, True, 0)) == [text for text in found if text.text in {
         whole.text for whole in corpus[0] if corpus[1][whole.id] >= 128
     } and not text.window]  # fmt: skip
 
@@ -187,27 +187,27 @@ def test_the_models_limit_is_the_longest_there_is(corpus, minilm, plain):
 def test_a_tokenizer_that_chunks_is_measured_as_cut(corpus, minilm, tokenizer):
     texts = corpus[0][:60]
     assert max(corpus[1][text.id] for text in texts) == 512
-    found = by_interval(texts, Tokenizer(minilm, "limit", long="chunk"), [0, 32, 500, 520], TestTexts(20, True, 0))
-    assert found == by_interval(texts, tokenizer, [0, 32, 500, 520], TestTexts(20, True, 0))
+    found = by_interval(texts, Tokenizer(minilm, "limit", long="chunk"), [0, 32, 500, 520], TextsToTest(20, True, 0))
+    assert found == by_interval(texts, tokenizer, [0, 32, 500, 520], TextsToTest(20, True, 0))
 
 
 @pytest.mark.parametrize("text", ["長" * 400, "a" * 3000, ".,;:" * 200])
 def test_a_text_of_one_word_gives_no_window(text, tokenizer):
-    assert windows_of(by_interval([Labelled("x", text, 0)], tokenizer, EDGES, TestTexts(MOST, True, 0))) == []
+    assert windows_of(by_interval([Labelled("x", text, 0)], tokenizer, EDGES, TextsToTest(MOST, True, 0))) == []
 
 
 def test_windows_are_no_word_or_two_and_keep_clear_of_one_that_does_not_fit(corpus, tokenizer, plain):
-    found = windows_of(by_interval(corpus[0], tokenizer, [0, 5, 8, 9], TestTexts(1000, True, 0)))
+    found = windows_of(by_interval(corpus[0], tokenizer, [0, 5, 8, 9], TextsToTest(1000, True, 0)))
     assert len(found) > 180
     assert set(plain([window.text for window in found])) == {8}
     text = " ".join(["plain words"] * 15 + ["." * 3000] + ["other things"] * 15)
     texts = [Labelled(str(k), text, 0) for k in range(60)]
-    found = windows_of(by_interval(texts, tokenizer, [0, 16, 24], TestTexts(100, True, 0)))
+    found = windows_of(by_interval(texts, tokenizer, [0, 16, 24], TextsToTest(100, True, 0)))
     assert len(found) > 100
     assert not any("." in window.text for window in found)
     # Short texts give long intervals nothing.
     short = [text for text in corpus[0] if corpus[1][text.id] < 200]
-    assert not windows_of(by_interval(short, tokenizer, [0, 1, 200, 300], TestTexts(MOST, True, 0)))
+    assert not windows_of(by_interval(short, tokenizer, [0, 1, 200, 300], TextsToTest(MOST, True, 0)))
 
 
 def test_words_that_the_tokenizer_writes_otherwise_after_a_space(corpus, tmp_path):
@@ -226,7 +226,7 @@ def test_words_that_the_tokenizer_writes_otherwise_after_a_space(corpus, tmp_pat
     ).save_pretrained(tmp_path)  # fmt: skip
     loaded = AutoTokenizer.from_pretrained(tmp_path)
     edges = [0, 30, 36, 100, 110, 300, 310]
-    found = by_interval(corpus[0], Tokenizer(tmp_path), edges, TestTexts(40, True, 0))
+    found = by_interval(corpus[0], Tokenizer(tmp_path), edges, TextsToTest(40, True, 0))
     places = Counter(interval(len(loaded(text.text)["input_ids"]), edges) for text in found)
     assert len(loaded("")["input_ids"]) == 0
     assert [places[k] for k in range(6)] == [40] * 6

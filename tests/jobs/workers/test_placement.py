@@ -65,6 +65,16 @@ def placed(worker, number, work=None):
     return {"number": number, "budget": worker.budget, "asked": worker.gpus, **here()}
 
 
+def placed_among(worker, number, folder, actors):
+    """Where a piece is that waits until so many actors have one."""
+    (folder / str(os.getpid())).touch()
+    for _ in range(600):
+        if len(list(folder.iterdir())) >= actors:
+            break
+        time.sleep(0.1)
+    return placed(worker, number)
+
+
 def prepared(number):
     return pa.table({"k": [number]})
 
@@ -185,7 +195,9 @@ def test_what_fails_ahead_of_the_actors_or_in_them_is_told_by_its_own_words(crew
 def test_a_crew_has_all_gpus_and_its_actors_compute_the_tiles_too(crew, tmp_path):
     tiles = [(i, j) for i in range(6) for j in range(i, 6)]
     with crew() as own:
-        reports = [report for _, report in own.run(placed, pieces(16))]
+        (tmp_path / "processes").mkdir()
+        given = [piece._replace(arguments=(*piece.arguments, tmp_path / "processes", NODES * GPUS)) for piece in pieces(16)]
+        reports = [report for _, report in own.run(placed_among, given)]
         for number in range(2):  # One temperature after another.
             (tmp_path / str(number)).mkdir()
             given = [Piece(tile, (tmp_path / str(number), *tile)) for tile in tiles]
