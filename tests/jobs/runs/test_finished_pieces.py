@@ -144,6 +144,11 @@ class Crew:
     tiles = call
 
 
+def listing(given):
+    """A cluster that begins no task and lists the pieces that it is given."""
+    return SimpleNamespace(tasks=1, journal=None, ordered=lambda pieces: given.extend(pieces) or [])
+
+
 STAGE = SimpleNamespace(advance=lambda *done: None)
 IDS = [f"t{k}" for k in range(20)]
 
@@ -186,7 +191,7 @@ def test_only_missing_tiles_are_given_to_workers(run, storage):
 def test_only_missing_blocks_are_gathered(storage):
     grid, bounds = Tiling(storage, "partials/cosine", 2, 3, 0.9, 5, count=5, gathered=20), tiles.blocks(50, 10)
     given = []
-    cluster = SimpleNamespace(tasks=1, journal=None, ordered=lambda pieces: given.extend(pieces) or [])
+    cluster = listing(given)
     texts = laid_out([f"t{k}" for k in range(50)], [5] * 50, [0] * 50, [0])
     for block in (0, 1, 2):
         storage.write(grid.block(block), b"x")
@@ -304,7 +309,7 @@ def test_only_missing_tiles_are_bounded(run, storage, monkeypatch):
     grid, given = Tiling(storage, "partials/cosine", 1, 0, 1.0, 0, count=3), []
     monkeypatch.setattr(worst.blocks, "tiling", lambda *_: (grid, []))
     monkeypatch.setattr(worst, "share", lambda value: value)
-    cluster = SimpleNamespace(tasks=1, journal=None, ordered=lambda pieces: given.extend(pieces) or [])
+    cluster = listing(given)
     scope, search = scoped(run, MODEL, cluster=cluster), SimpleNamespace(place="partials/top")
     table = pa.table({"row": [0], "column": [1], "cosine": [0.5], "ranking": [1]})
     for panels in ((0, 0), (0, 1), (1, 2), (2, 2)):
