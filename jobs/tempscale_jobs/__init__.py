@@ -41,7 +41,8 @@
       socm                the pairs of a piece, on an actor
     diagnose/             `tempscale diagnose`: why embeddings collapse
       run, summary, charts, words, report
-      looks               texts of all lengths, every layer and head
+      sampling            which texts are looked into: evenly by length
+      looks               every layer and head of each
       two_texts           two texts, token by token
       repeated            texts of one repeated token
       versions            versions of one document

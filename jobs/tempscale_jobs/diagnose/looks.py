@@ -1,8 +1,8 @@
-"""Choose a sample of texts, evenly from the length intervals, and measure every layer and head on them."""
+"""Measure every layer and head on the texts of a sample."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -10,33 +10,26 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tempscale.collapse.length import interval_of
 from tempscale.model import checkpoint
 from tempscale.model.settings import Settings
-from tempscale.stats.sample import seeded_sample
-from tempscale_jobs.config.diagnose import DiagnoseConfig, Diagnosis
+from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.corpus.index import Index
-from tempscale_jobs.diagnose import versions
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import Model, Run, part
-from tempscale_jobs.runs.folder import place as place_of
+from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Journal, Stage
-from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import pieces
 from tempscale_jobs.tables import parts
-from tempscale_jobs.tables.audit import REJECTED
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.tables.diagnose import HEAD_PART, KINDS, LAYER_PART, seen
 from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.cluster import Cluster
-from tempscale_jobs.workers.dispatch import Crew, Piece, missing, run_tasks
+from tempscale_jobs.workers.dispatch import Crew, Piece, missing
 
 if TYPE_CHECKING:
     from tempscale.layers.observe import Layer
 
 
-_LENGTHS = "partials/lengths"
 _COPIES = 4
 """Arrays of one layer's attention in memory at once: logits before and after the mask, weights, and derived values."""
 
@@ -56,70 +49,6 @@ class Read:
     cluster: Cluster
     index: Index
     journal: Journal
-
-
-def lengths(read: Read, model: Model, stage: Stage) -> dict[str, int]:
-    """The length in tokens of every text by id, as the model sees it; texts that do not tokenise are rejected."""
-    run, index = read.run, read.index
-    names = [run.part(_LENGTHS, model, None, k) for k in range(len(index.shards))]
-    left = missing(
-        run.storage,
-        [
-            Piece(k, (run.storage, shard.name, model, k), f"shard {k}", (name,), shard.texts)
-            for k, (shard, name) in enumerate(zip(index.shards, names, strict=True))
-        ],
-    )
-    stage.advance(index.analysed - sum(piece.size for piece in left))
-    for piece, _ in run_tasks(read.cluster, write_lengths, left, ahead=2):
-        stage.advance(piece.size)
-    length_of: dict[str, int] = {}
-    for name in names:
-        length_of.update(zip(*(column.to_pylist() for column in run.storage.read_table(name).columns), strict=True))
-    return length_of
-
-
-def write_lengths(storage: Storage, shard: str, model: Model, number: int) -> None:
-    """Write the lengths of a shard's texts, and the texts that do not tokenise to rejected/."""
-    table = storage.read_table(shard, ["text_id", "text"])
-    tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
-    tokens = tokenizer(table.column("text").to_pylist(), isolate=True)
-    good = [k for k in range(len(tokens)) if k not in tokens.failed]
-    ids = table.column("text_id").to_pylist()
-    failed = [{"text_id": ids[k], "place": shard, "reason": reason} for k, reason in sorted(tokens.failed.items())]
-    if failed:
-        storage.write_table(f"{place_of('rejected', model)}/lengths-{number:08d}.parquet", REJECTED.build_rows(failed))
-    name = part(_LENGTHS, model, None, number)
-    storage.write_table(name, pa.table({"text_id": [ids[k] for k in good], "tokens": [tokens.lengths[k] for k in good]}))
-
-
-def sample(settings: Diagnosis, seed: int, found: Sequence[Mapping[str, int]], document_of: Mapping[str, str]) -> list[str]:
-    """Ids of the texts to look into, the same for every model: evenly by length interval, or whole documents of versions.
-
-    `found` are the lengths of the texts by model; the first model's lengths decide the interval.
-    """
-    edges = settings.intervals
-    # HC and σ_a compare a text's tokens with one another, so a text needs at least two.
-    lengths = {i: tokens for i, tokens in found[0].items() if all(by_id.get(i, 0) > 1 for by_id in found)}
-    if settings.versions_of is not None:
-        return versions.sample(document_of, lengths, settings.texts, seed, settings.versions_of)
-    ids = np.array(sorted(lengths), dtype=object)
-    interval = interval_of(np.array([lengths[i] for i in ids], dtype=np.int64), edges)
-    members = [ids[interval == a].tolist() for a in range(len(edges))]
-    sizes = even_sizes([len(group) for group in members], settings.texts)
-    return sorted(i for group, size in zip(members, sizes, strict=True) for i in seeded_sample(group, size, seed))
-
-
-def even_sizes(available: list[int], wanted: int) -> list[int]:
-    """Sizes of the groups' samples that sum to `wanted` and are as even as the available numbers allow."""
-    sizes, left = [0] * len(available), min(wanted, sum(available))
-    for place, k in enumerate(sorted(range(len(available)), key=lambda k: (available[k], k))):
-        sizes[k] = min(available[k], left // (len(available) - place))
-        left -= sizes[k]
-    # The remainder of the division goes to the longest intervals that have more texts.
-    for k in reversed(range(len(available))):
-        more = min(left, available[k] - sizes[k])
-        sizes[k], left = sizes[k] + more, left - more
-    return sizes
 
 
 def check_memory(model: Model, longest: int, workers: int) -> None:

@@ -14,8 +14,9 @@ from tempscale_jobs.corpus import peek, shards, sources
 from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.corpus.shards import TextShards
 from tempscale_jobs.corpus.stream import SourceReader
-from tempscale_jobs.diagnose import looks, repeated, summary, two_texts, versions
+from tempscale_jobs.diagnose import looks, repeated, sampling, summary, two_texts, versions
 from tempscale_jobs.diagnose.looks import Read
+from tempscale_jobs.diagnose.sampling import Sample
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count
@@ -104,25 +105,24 @@ def _leaving_nothing(run: Run) -> Iterator[None]:
         raise
 
 
-def _choose(read: Read, document_of: dict[str, str]) -> tuple[list[str], list[int]]:
-    """Ids of the texts to look into, and for each model the tokens of the longest of them."""
+def _choose(read: Read, document_of: dict[str, str]) -> Sample:
+    """The texts to look into; raises unless there are enough that every model's tokenizer takes."""
     config, run, index, journal = read.config, read.run, read.index, read.journal
-    lengths_by_model: list[dict[str, int]] = []
     for model in run.models:
         with journal.stage(f"lengths{run.named(model)}", index.analysed) as stage:
-            lengths_by_model.append(looks.lengths(read, model, stage))
-            stage.note = count(len(lengths_by_model[-1]), "text")
-            if not lengths_by_model[-1]:
+            texts = sampling.write_lengths(read, model, stage)
+            stage.note = count(texts, "text")
+            if not texts:
                 raise UsageError(f"model {model.label}: its tokenizer fails on every text")
-            lost = index.analysed - len(lengths_by_model[-1])
-            check_rejected(config.corpus, (lost, index.analysed), rejected_reasons(run, model), run.storage.root, "text")
+            lost = (index.analysed - texts, index.analysed)
+            check_rejected(config.corpus, lost, rejected_reasons(run, model), run.storage.root, "text")
     with journal.stage("choose texts") as stage:
-        chosen = looks.sample(config.diagnosis, config.seed, lengths_by_model, document_of)
+        chosen = sampling.choose(read, document_of)
         by = "document" if config.diagnosis.versions_of else "length interval"
-        stage.note = f"{count(len(chosen), 'text')} by {by}"
-    if not chosen:
+        stage.note = f"{count(len(chosen.ids), 'text')} by {by}"
+    if not chosen.ids:
         raise UsageError("there is no text of at least two tokens on which the tokenizers of all models work")
-    return chosen, [max(lengths[i] for i in chosen) for lengths in lengths_by_model]
+    return chosen
 
 
 def _look(read: Read, model: Model, chosen: list[str]) -> None:

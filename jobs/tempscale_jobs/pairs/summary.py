@@ -56,7 +56,9 @@ def _pairs(run: Run, model: Model, temperature: Temperature, part: pa.Table, hea
 
 def _summary(part: pa.Table, head: pa.Table, reference: tuple[str, np.ndarray] | None) -> dict[str, Any]:
     """The summary of one model and temperature; `reference` is the first temperature, and each pair's SOCM under it."""
-    contents = pa.concat_arrays([head.column(f"content_{letter}").combine_chunks() for letter in "ab"])
+    # Offsets of 64 bits: the digests of seventeen million pairs have more than 2³¹ bytes.
+    digests = [head.column(f"content_{letter}").cast(pa.large_string()) for letter in "ab"]
+    contents = pa.concat_arrays([column.combine_chunks() for column in digests])
     place = contents.dictionary_encode().indices.to_numpy()
     first, second = place[: part.num_rows], place[part.num_rows :]
     truncated = np.zeros(place.max() + 1, dtype=bool)

@@ -34,12 +34,14 @@ class Names(NamedTuple):
     """The ids of texts by their labels. Only tasks hold those of all texts."""
 
     ids: pa.Array
+    """With offsets of 64 bits: the ids of a hundred million texts have more than 2³¹ bytes."""
     labels: np.ndarray | None
     """The labels of these texts, ascending; None where they are all."""
 
     def of(self, label: np.ndarray) -> pa.Array:
         """The ids of the texts with these labels."""
-        return self.ids.take(pa.array(label if self.labels is None else np.searchsorted(self.labels, label)))
+        places = label if self.labels is None else np.searchsorted(self.labels, label)
+        return self.ids.take(pa.array(places)).cast(pa.string())
 
 
 @dataclass(frozen=True)
@@ -59,14 +61,14 @@ class Labels:
         if not all_names:
             return cls(scope, order)
         files = scope.run.storage.list(scope.run.place("texts", scope.model, temperature))
-        return cls(scope, order, later(_all_names, scope.run.storage, files, scope.texts.stored[order]))
+        return cls(scope, order, later(names_of_all, scope.run.storage, files, scope.texts.stored[order]))
 
     def names(self, labels: np.ndarray) -> Any:
         """The names of the texts with these labels, or a reference to those of all."""
         if self.every is not None:
             return self.every
         known = labels[labels != NOBODY]
-        return Names(pa.array(self.scope.texts.ids[self.order[known]], pa.string()), known)
+        return Names(pa.array(self.scope.texts.ids[self.order[known]], pa.large_string()), known)
 
     def labels_of(self, places: np.ndarray) -> np.ndarray:
         """The labels of the texts at these places."""
@@ -75,10 +77,10 @@ class Labels:
         return np.asarray(rank[places])
 
 
-def _all_names(storage: Storage, files: list[str], stored: np.ndarray) -> Names:
-    ids = pa.chunked_array(
-        [chunk for (column,) in storage.columns(files, ["text_id"]) for chunk in column.chunks], pa.string()
-    )
+def names_of_all(storage: Storage, files: list[str], stored: np.ndarray) -> Names:
+    """The ids of all texts; `stored` is the row of each label in these files."""
+    columns = [column.cast(pa.large_string()) for (column,) in storage.columns(files, ["text_id"])]
+    ids = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.large_string())
     return Names(ids.take(pa.array(stored)).combine_chunks(), None)
 
 

@@ -15,7 +15,7 @@ from whole_run import as_lines, diagnosed, digests, documented, read_record, rea
 
 from tempscale import Encoder, attach
 from tempscale.model.tokens import Tokenizer
-from tempscale_jobs.diagnose import looks, repeated, report
+from tempscale_jobs.diagnose import repeated, report, sampling
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import with_error
 from tempscale_jobs.runs.folder import load_tables
@@ -145,7 +145,7 @@ def test_the_sample_has_as_many_of_each_interval_as_there_are(tables, texts, sma
     assert all(lengths[row["text_id"]] == row["tokens"] for row in seen.to_dicts())
     available = np.histogram(list(lengths.values()), [*EDGES, np.inf])[0]
     found = np.histogram(seen["tokens"], [*EDGES, np.inf])[0]
-    assert found.tolist() == looks.even_sizes(available.tolist(), TEXTS)
+    assert found.tolist() == sampling.even_sizes(available.tolist(), TEXTS)
     assert found.max() - min(f for f, a in zip(found, available, strict=True) if f < a) <= 1
 
 
@@ -157,7 +157,7 @@ def test_the_sample_has_as_many_of_each_interval_as_there_are(tables, texts, sma
     ],
 )  # fmt: skip
 def test_even_sizes_by_hand(available, wanted, expected):
-    assert looks.even_sizes(available, wanted) == expected
+    assert sampling.even_sizes(available, wanted) == expected
 
 
 @pytest.mark.parametrize("tau", TAUS)

@@ -17,7 +17,7 @@ from whole_run import as_lines, diagnosed, documented, read_record, read_tables,
 from tempscale.model.tokens import Tokenizer, Tokens
 from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.config.strict import checked
-from tempscale_jobs.diagnose import looks, repeated, two_texts
+from tempscale_jobs.diagnose import looks, repeated, sampling, two_texts
 from tempscale_jobs.diagnose.words import direction, of_model, of_models
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model
@@ -209,7 +209,7 @@ def test_a_text_that_does_not_tokenise_is_rejected_and_the_others_are_counted(tm
     storage.write_table(shard, pa.table({"text_id": ["a", "b", "c"], "text": ["one", "two", "three"]}))
     tokens = Tokens([[1, 2], [0], [1, 2, 3]], [False] * 3, None, {1: "the tokenizer fails with ValueError: no"})
     monkeypatch.setattr(actor, "tokenizer", lambda *how: lambda texts, isolate: tokens)
-    looks.write_lengths(storage, shard, Model("tiny", "tiny", "", 64), 3)
+    sampling.write_shard(storage, shard, Model("tiny", "tiny", "", 64), 3)
     lengths = storage.read_table("partials/lengths/model=tiny/part-00000003.parquet")
     assert lengths.to_pydict() == {"text_id": ["a", "c"], "tokens": [2, 3]}
     (row,) = storage.read_table("rejected/model=tiny/lengths-00000003.parquet").to_pylist()
