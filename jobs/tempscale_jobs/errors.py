@@ -55,6 +55,24 @@ class Unexpected(IncompleteRun):
     """An error in a worker that neither the inputs nor the machine explain."""
 
 
+class SickWorker(IncompleteRun):
+    """A worker cannot work where it is: its GPU, or another part of its machine, may be at fault."""
+
+    def __init__(self, message: str, node: str = "", machine: str = "") -> None:
+        super().__init__(message)
+        self.node = node
+        """The id that Ray gave its machine, empty where that is not known;"""
+        self.machine = machine
+        """and the machine's name."""
+
+    def __reduce__(self) -> tuple[type[SickWorker], tuple[str, str, str]]:
+        return SickWorker, (str(self), self.node, self.machine)
+
+    def alone(self) -> SickWorker:
+        """See `RunError.alone`."""
+        return SickWorker(str(self), self.node, self.machine)
+
+
 class Damaged(IncompleteRun):
     """A file of ours is not what was written: bits have flipped, or its end is cut."""
 

@@ -18,6 +18,7 @@ from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import bfloat16, nodes
 from tempscale_jobs.workers.cluster import Cluster, check_reachable, session
+from tempscale_jobs.workers.dispatch import ask_for_workers
 
 Config = TypeVar("Config", bound=Command)
 
@@ -41,6 +42,9 @@ class Lifecycle:
         with session(self._config.execution, self.journal) as cluster, threadpool_limits(1):
             folders = {"out": self.run.storage} | shared
             nodes.check_run(self.run, [(f"--{option}", storage) for option, storage in folders.items()])
+            cached = getattr(self._config.execution, "cache", None) is not None
+            if self._config.runs_models and not cached:  # A cache may leave little to embed.
+                ask_for_workers(cluster)
             yield cluster
 
     def with_precision(self, config: Config, cluster: Cluster) -> Config:

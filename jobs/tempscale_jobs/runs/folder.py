@@ -40,6 +40,7 @@ EXCEPTIONS = "partials/exceptions"
 COMPUTED_IN = "partials/computed_in.json"
 """The precision that the models of the run compute in, where anything but float32 was asked for."""
 TAKEOVERS = "partials/takeovers"
+LOST = "partials/lost"
 """A record of each dead run whose lock was taken over."""
 UNEXPECTED = "unexpected.json"
 """Where the last unexpected error came from, also one that came before a run began; see `cli.start`."""
@@ -374,6 +375,7 @@ def facts(run: Run, config: Command) -> dict[str, Any]:
         "processor": processor(),
         "byte_identity_exceptions": exceptions,
         "taken_over": [run.storage.read_json(name) for name in run.storage.list(TAKEOVERS)],
+        "lost_workers": [run.storage.read_json(name) for name in run.storage.list(LOST)],
     }
 
 

@@ -20,7 +20,8 @@ _COMPARED_BYTES = 256 << 20
 _WORK = ("shards/", "queries/shards/", "cell_documents/")
 """Folders that a run removes at its end."""
 _NOTES = tuple(
-    f"partials/{name}" for name in ("exceptions/", "processors/", "takeovers/", "budget/", "cache/", "computed_in.json")
+    f"partials/{name}"
+    for name in ("exceptions/", "processors/", "takeovers/", "lost/", "budget/", "cache/", "computed_in.json")
 )
 """What a run noted as it went, which no step writes again; the inventory holds its content."""
 _LEFT_OUT = ("status.json", PRUNED, DONE, ".lock", "inventory.json", "gate.parquet")

@@ -145,6 +145,12 @@ class Journal:
             line = f"  slow: {piece.piece} has taken {duration(piece.seconds)} so far, the median of the others is {median}"
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
+    def lost(self, why: str) -> None:
+        """Report that a worker was lost, whose pieces of work go to others."""
+        for observer in self.observers:
+            observer.lost(why)
+        self.console.print(f"  lost: {why}", highlight=False, markup=False, soft_wrap=True)
+
     def end(self, state: State, message: str = "") -> None:
         """Report the end of the run."""
         for observer in self.observers:

@@ -51,6 +51,7 @@ class Observer:
         self.done = 0
         self.total: int | None = None
         self.slow_pieces: Sequence[Slow] = ()
+        self.lost_workers: list[str] = []
 
     def follow(self, run: str, night: str, storage: Storage) -> None:
         """Follow this run from now on."""
@@ -75,6 +76,10 @@ class Observer:
     def slow(self, pieces: Sequence[Slow], new: Sequence[Slow]) -> None:
         """The pieces that are slow now, and those of them that are new; called from another thread, too."""
         self.slow_pieces = pieces
+
+    def lost(self, why: str) -> None:
+        """A worker was lost, whose pieces of work go to others."""
+        self.lost_workers.append(why)
 
     def say(self, event: str, message: str, seconds: float | None = None) -> None:
         """Report the end of a stage or another event."""
@@ -108,6 +113,11 @@ class JsonLines(Observer):
         super().slow(pieces, new)
         for piece in new:
             self._print("slow", piece.rounded())
+
+    @override
+    def lost(self, why: str) -> None:
+        super().lost(why)
+        self.say("lost", why)
 
     @override
     def say(self, event: str, message: str, seconds: float | None = None) -> None:
@@ -164,6 +174,11 @@ class StatusFile(Observer):
             self._write("running", "", moved=False)
 
     @override
+    def lost(self, why: str) -> None:
+        super().lost(why)
+        self._write("running", "", moved=False)
+
+    @override
     def end(self, state: State, message: str) -> None:
         self.slow_pieces = ()
         self._write(state, message)
@@ -183,7 +198,7 @@ class StatusFile(Observer):
             status = {
                 "run": self.run, "night": self.night, "state": state, "stage": self.name, "done": self.done,
                 "total": self.total, "started": self._started, "updated": self._updated, "message": message,
-                "slow": [piece.rounded() for piece in self.slow_pieces],
+                "slow": [piece.rounded() for piece in self.slow_pieces], "lost": list(self.lost_workers),
             }  # fmt: skip
             self._storage.write_json(STATUS, status, durable=False, plain=True)
 

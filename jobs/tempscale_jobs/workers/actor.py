@@ -6,22 +6,24 @@ import copy
 import gc
 import math
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 from typing_extensions import override
 
-from tempscale_jobs.errors import RunError, UsageError
+from tempscale_jobs.errors import RunError, SickWorker, UsageError
 from tempscale_jobs.runs.folder import EXCEPTIONS, part, place
 from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.provenance import note_processor, processor
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import REJECTED
+from tempscale_jobs.urls import reason
 from tempscale_jobs.workers.cluster import Cluster, grow_segments
 from tempscale_jobs.workers.failures import COLUMNS, columns_of
 from tempscale_jobs.workers.loaded import Loaded, check_tokens
@@ -43,6 +45,17 @@ one GPU, where there are as many CPUs: each makes 0.1 to 0.7 million tokens a se
 """
 _LOST_DEVICE = 70
 """Exit code of a worker that has lost its GPU."""
+
+
+class Started(NamedTuple):
+    """What an actor says once it has started."""
+
+    node: str
+    """The id of its node."""
+    computes_socm: bool
+    """Whether SOCM is computed on its GPU; see `tempscale.second_order.routing`."""
+
+
 Step = Callable[..., Any]
 """A step's function for one piece of work on an actor, its first argument: it writes durable parts.
 
@@ -88,12 +101,21 @@ class PlainActor:
         else:
             grow_segments()
 
-    def started(self) -> None:
+    def started(self) -> Started:
         """Answer once the actor has started."""
+        return Started(_node(), self.computes_socm())
+
+    def computes_socm(self) -> bool:
+        """Whether SOCM is computed on this actor's GPU; see `tempscale.second_order.routing`."""
+        return False
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        """Run a function that needs no model."""
-        function(*arguments, **options)
+        """Run a function that needs no model; a lost GPU ends the process."""
+        try:
+            function(*arguments, **options)
+        except RuntimeError as error:
+            end_if_lost(error)
+            raise
         return_freed()
 
     def unload(self) -> None:
@@ -126,6 +148,10 @@ class ModelActor(PlainActor):
             self.failed = UsageError(str(error))
         except RunError as error:
             self.failed = error
+        except Exception as error:
+            # Torch raises errors of many types where a card is sick. An actor of which Ray's start fails is dead for good.
+            name = socket.gethostname()
+            self.failed = SickWorker(f"a worker on {name} cannot load the model: {reason(error)}", _node(), name)
 
     def _load(self, storage: Storage, settings: dict[str, Any]) -> None:
         """Load the model of the run, and prove that it is."""
@@ -137,7 +163,11 @@ class ModelActor(PlainActor):
         self._loaded.prove()
 
     @override
-    def started(self) -> None:
+    def started(self) -> Started:
+        self._check()
+        return super().started()
+
+    def _check(self) -> None:
         """Raise what prevented the model from being loaded."""
         if self.failed is not None:
             raise self.failed
@@ -159,7 +189,7 @@ class ModelActor(PlainActor):
 
     def run(self, function: Step, *arguments: Any) -> Any:
         """Run a step's function of one piece of work; return its result when its parts are durable."""
-        self.started()  # It may have been restarted.
+        self._check()  # It may have been restarted.
         with self.turn:
             result = function(self, *arguments)
         result = result() if callable(result) else result
@@ -182,8 +212,8 @@ class ModelActor(PlainActor):
         device: torch.device = next(self.encoder.model.parameters()).device
         return device
 
+    @override
     def computes_socm(self) -> bool:
-        """Whether SOCM is computed on this actor's GPU; see `tempscale.second_order.routing`."""
         from tempscale.second_order.routing import socm_device
 
         return socm_device(self.device).type != "cpu"
@@ -238,6 +268,13 @@ class ModelActor(PlainActor):
         return part(kind, self.model, temperature, number)
 
 
+def _node() -> str:
+    """The id of the node of this process, empty outside of Ray."""
+    import ray
+
+    return str(ray.get_runtime_context().get_node_id()) if ray.is_initialized() else ""
+
+
 def end_if_lost(error: BaseException) -> None:
     """Exit if the error says that the GPU is lost: the device is unusable, so the process cannot continue."""
     from tempscale.model.batches import lost_device
@@ -266,7 +303,7 @@ def budget_kept(found: dict[str, Any], device: str) -> int | None:
 def ahead(cluster: Cluster) -> int:
     """How many tasks prepare work: one for many actors without a GPU, several for one with a GPU."""
     if cluster.gpus:
-        return min(cluster.tasks, _TASKS_OF_A_GPU * cluster.workers)
+        return _TASKS_OF_A_GPU * cluster.workers  # As many run as there are CPUs, those of nodes to come among them.
     return math.ceil(cluster.workers / _ACTORS_OF_A_TASK)
 
 

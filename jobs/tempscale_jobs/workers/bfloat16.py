@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import COMPUTED_IN, Run
 from tempscale_jobs.runs.provenance import processor
-from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.workers.cluster import HELPER_CPUS, Cluster, machines
 from tempscale_jobs.workers.dispatch import ask_nodes
 
 _INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
@@ -16,7 +16,7 @@ _TENSOR_CORES = (8, 0)
 """The compute capability from which on a GPU multiplies in bfloat16."""
 _OF_A_GPU = "tensor cores"
 """What a GPU multiplies in bfloat16 and in TF32 with."""
-_LITTLE = 0.01
+LITTLE = 0.01
 """A share of a GPU that is enough to ask it."""
 
 
@@ -86,9 +86,9 @@ def _flags() -> set[str]:
 
 def workers(cluster: Cluster) -> list[Processor]:
     """The processors of all nodes that a worker can be placed on."""
-    import ray
-
-    resource, gpu = ("GPU", True) if cluster.gpus else ("CPU", False)
-    nodes = [n["NodeID"] for n in ray.nodes() if n["Alive"] and n["Resources"].get(resource, 0) > 0]
-    # Where the autoscaler has yet to start the first machine, the question itself starts it.
-    return [answer for _, answer in ask_nodes(here, dict.fromkeys(nodes or [None], (gpu,)), gpus=_LITTLE if gpu else 0)]
+    gpu = bool(cluster.gpus)
+    # Where the autoscaler has yet to start the first machine, the question itself starts it. A machine that others have for
+    # themselves answers too late and decides nothing.
+    nodes: list[str | None] = [*machines(cluster)] or [None]
+    claim = {"num_gpus": LITTLE} if gpu else {"num_cpus": HELPER_CPUS}
+    return [answer for _, answer in ask_nodes(here, dict.fromkeys(nodes, (gpu,)), claim)]

@@ -11,7 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -43,6 +43,11 @@ _ONE_THREAD = {
 """The environment of workers. Ray starts as many of them as there are processors, and one thread more would take turns with
 another's."""
 
+HELPER_CPUS = 0.001
+"""What a task claims that runs beside the actors. Some share it must be: a task without one is placed on a node that offers
+no processors, such as a cluster's head, and a cluster that grows with what is asked of it starts no node for it.
+"""
+
 Item = TypeVar("Item")
 
 
@@ -60,8 +65,16 @@ class Cluster:
 
     @property
     def claim(self) -> dict[str, float]:
-        """What a worker claims of Ray's resources: its share of a GPU, or a CPU."""
-        return {"num_gpus": 1 / self.actors_per_gpu} if self.gpus else {"num_cpus": 1}
+        """What a worker claims of Ray's resources: its share of a GPU, or a CPU less what helpers claim.
+
+        In a cluster that has become smaller, workers that claimed all of a CPU could leave nothing to the helpers, for ever.
+        """
+        return {"num_gpus": 1 / self.actors_per_gpu} if self.gpus else {"num_cpus": 1 - HELPER_CPUS}
+
+    @property
+    def preparing(self) -> dict[str, Any]:
+        """What a task claims that prepares work for the workers: where these hold GPUs, a CPU, which they leave."""
+        return {"num_cpus": 1 if self.gpus else HELPER_CPUS}
 
     @property
     def tasks(self) -> int:
@@ -78,6 +91,27 @@ class Cluster:
         if self.shuffle_seed is not None:
             random.Random(self.shuffle_seed).shuffle(items)  # noqa: S311 - an order, not a secret
         return items
+
+
+NODE_LABEL = "ray.io/node-id"
+"""The label that Ray gives each node."""
+
+
+def machines(cluster: Cluster) -> list[str]:
+    """The ids of the nodes that a worker can be placed on."""
+    import ray
+
+    resource = "GPU" if cluster.gpus else "CPU"
+    return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get(resource, 0) > 0]
+
+
+def draining_nodes() -> set[str]:
+    """The ids of the nodes that are about to leave the cluster; empty where Ray does not tell."""
+    from ray._private.state import state
+
+    with suppress(Exception):  # It is no public part of Ray: a run goes on without it.
+        return set(state.get_draining_nodes())
+    return set()
 
 
 def initialized() -> bool:
@@ -183,9 +217,12 @@ def _join(execution: Execution) -> None:
 
 def _start(execution: Execution, folder: str) -> None:
     import ray
+    import torch
 
-    before = set(_children())
-    workers = execution.workers or os.cpu_count() or 1
+    before, processors = set(_children()), os.cpu_count() or 1
+    workers = execution.workers or processors
+    if torch.cuda.device_count():  # It asks the driver, and does not begin CUDA. Tokenising needs all processors.
+        workers = max(workers, processors - 1)
     try:
         # A runtime_env would not reach the workers that Ray starts with itself: they would stay idle, and the first task
         # and the first actor would each wait two seconds for another.

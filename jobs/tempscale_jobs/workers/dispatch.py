@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from bisect import insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -21,15 +22,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.runs.folder import GIVEN, Model, Run
+from tempscale_jobs.errors import AGAIN, IncompleteRun, SickWorker
+from tempscale_jobs.runs.folder import GIVEN, LOST, Model, Run, now
 from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.observing import Slow
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.actor import Encoding, ModelActor, PlainActor
-from tempscale_jobs.workers.cluster import Cluster
-from tempscale_jobs.workers.failures import failure, raise_changed, raise_reported, readable_failures
+from tempscale_jobs.workers.actor import Encoding, ModelActor, PlainActor, Started
+from tempscale_jobs.workers.cluster import HELPER_CPUS, NODE_LABEL, Cluster, draining_nodes, machines
+from tempscale_jobs.workers.failures import failure, raise_changed, raise_reported, readable_failures, sick
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,8 +42,14 @@ FOR_EVER = -1
 """Retries of a piece with marks, which tell what ends its process."""
 _UNREACHED = 2
 """How often a piece is given out again after Ray could not reach its worker in any of its retries."""
+SICK_STARTS = 2
+"""How many workers may fail to start on one machine, or to go on there, before no other is started on it."""
+_DRAINING_SECONDS = 5.0
+"""How often Ray is asked which machines are about to leave."""
 NO_PROGRESS_SECONDS = 3600
 """Longer than any shard takes. Marks find a text that kills its process long before."""
+ANSWER_SECONDS = 60
+"""So long after the first answer of a machine the others are waited for."""
 _PATIENCE_SECONDS = 60
 """So long work may take before an actor that has none makes room for one that may have lost its place."""
 _NO_PROGRESS = (
@@ -64,8 +71,8 @@ LOOK_SECONDS = 10.0
 _NAME_SECONDS = 5
 """So long the name of a slow piece may take."""
 
-BESIDE_ACTORS: Mapping[str, Any] = {"num_cpus": 0, "scheduling_strategy": "SPREAD"}
-"""Of tasks that run while model actors live: these may hold every CPU, for ever in a cluster that has become smaller."""
+BESIDE_ACTORS: Mapping[str, Any] = {"num_cpus": HELPER_CPUS, "scheduling_strategy": "SPREAD"}
+"""Of tasks that run while model actors live, which may hold all that is left of the CPUs."""
 
 
 class Piece(NamedTuple):
@@ -128,7 +135,7 @@ def results(
     """The results of a function of each of these arguments, in their order: tasks beside model actors, on the nodes `where`
     says.
     """
-    options = dict(BESIDE_ACTORS) | ({"scheduling_strategy": "DEFAULT"} | dict(where) if where else {})
+    options = {"num_cpus": 0} | dict(where) if where else BESIDE_ACTORS
     pieces = [Piece(k, arguments, f"{name} {k}") for k, arguments in enumerate(work)]
     by_number = {piece.number: result for piece, result in run_tasks(cluster, function, pieces, how=options)}
     return [by_number[k] for k in range(len(work))]
@@ -154,37 +161,62 @@ def _remote(function: Callable[..., Any]) -> Any:
     return ray.remote(function)
 
 
-def ask_nodes(
-    function: Callable[..., Any], arguments: Mapping[str | None, tuple[Any, ...]], gpus: float = 0, patience: float = 0,
-    linger: float = 0,
-) -> Generator[tuple[str | None, Any]]:  # fmt: skip
-    """Run a function on each of these nodes, with its arguments; yield (node, answer). A node that dies gives none.
+def ask_for_workers(cluster: Cluster) -> None:
+    """Let a cluster that grows start the nodes of all workers, which may take minutes, while the source is read."""
+    import ray
 
-    None is any node. With `patience`, seconds for all nodes together, one that fails or answers later gives none either.
-    Where one answer ends all, the others may still be at work: `linger` waits for them.
+    resource = "GPU" if cluster.gpus else "CPU"
+    share = cluster.claim[f"num_{resource.lower()}s"]
+    absent = cluster.workers - int(ray.cluster_resources().get(resource, 0) / share)
+    for _ in range(absent):  # Ray sees what waits, and forgets it with this process.
+        ray.remote(**cluster.claim)(_nothing).remote()
+
+
+def _nothing() -> None:
+    """Done as soon as there is a place for it."""
+
+
+def ask_nodes(
+    function: Callable[..., Any], arguments: Mapping[str | None, tuple[Any, ...]],
+    claim: Mapping[str, float] | None = None, patience: float = ANSWER_SECONDS, linger: float = 0,
+) -> Generator[tuple[str | None, Any]]:  # fmt: skip
+    """Run a function on each of these nodes, with its arguments; yield (node, answer) as they come.
+
+    None is any node that has what is claimed, which is nothing without a `claim`. A node that dies gives no answer, nor
+    does one that has none `patience` seconds after the first. Where one answer ends all, the others may still be at work:
+    `linger` waits for them.
+
+    Raises:
+        IncompleteRun: none answered within an hour.
     """
     import ray
     import ray.exceptions
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    ignored: tuple[type[Exception], ...] = (
+    dead = (
         ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError, ray.exceptions.WorkerCrashedError,
         ray.exceptions.LocalRayletDiedError,
     )  # fmt: skip
-    ignored, retries = ((ray.exceptions.RayError,), 0) if patience else (ignored, 3)
-    task, references = ray.remote(num_cpus=0, num_gpus=gpus, max_retries=retries)(function), dict[str | None, Any]()
+    task, left = ray.remote(**{"num_cpus": 0.0} | dict(claim or {}))(function), dict[Any, str | None]()
     for node, node_arguments in arguments.items():
         place = {} if node is None else {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False)}
-        references[node] = task.options(**place).remote(*node_arguments)
-    end = time.monotonic() + (patience or NO_PROGRESS_SECONDS)
+        left[task.options(**place).remote(*node_arguments)] = node
+    end, is_first = time.monotonic() + NO_PROGRESS_SECONDS, True
     try:
-        with readable_failures():
-            for node, reference in references.items():
-                with suppress(*ignored):
-                    yield node, ray.get(reference, timeout=max(0.0, end - time.monotonic()))
+        while left:
+            ready, _ = ray.wait(list(left), num_returns=1, timeout=max(0.0, end - time.monotonic()))
+            if not ready and is_first:
+                raise IncompleteRun(_NO_PLACE)
+            if not ready:
+                return
+            node = left.pop(ready[0])
+            with readable_failures(), suppress(*dead):
+                yield node, ray.get(ready[0])
+            if is_first:
+                end, is_first = time.monotonic() + patience, False
     finally:
-        if linger:
-            ray.wait(list(references.values()), num_returns=len(references), timeout=linger)
+        if linger and left:
+            ray.wait(list(left), num_returns=len(left), timeout=linger)
 
 
 def run_with_ray_data(
@@ -215,6 +247,12 @@ class Crew:
         self.actors: list[Any] = []
         self.starting: dict[Any, Any] = {}
         """Actors that have not started yet, by the reference that tells when they have."""
+        self._said: dict[Any, Started] = {}
+        """What each actor said when it started."""
+        self._sick: Counter[str] = Counter()
+        """How many actors could not work on each machine, by the id of its node."""
+        self._leaving: tuple[float, set[str]] = (0.0, set())
+        """When Ray was asked which nodes are about to leave, and what it answered."""
         self._stream: Generator[Any] | None = None
         self._unloaded = False
 
@@ -325,13 +363,9 @@ class Crew:
         return _results(_Actors(self, call), pieces, self._cluster.journal)
 
     def _compute_socm(self, count: int) -> bool:
-        """Whether every actor's GPU computes SOCM."""
-        import ray
-
+        """Whether the GPU of every actor that has started computes SOCM."""
         self.hire(count)
-        with readable_failures():
-            answers = [worker.computes_socm.remote() for worker in self.actors]
-            return all(ray.get(answers, timeout=NO_PROGRESS_SECONDS))
+        return all(self._said[worker].computes_socm for worker in self.actors)
 
     def start(self, wanted: int) -> None:
         """Start actors, without waiting for them, until there are `wanted`."""
@@ -343,6 +377,8 @@ class Crew:
             "max_task_retries": -1,
             "max_concurrency": turns,
         } | self._cluster.claim
+        if refused := sorted(node for node, count in self._sick.items() if node and count >= SICK_STARTS):
+            options["label_selector"] = {NODE_LABEL: f"!in({','.join(refused)})"}
         absent = wanted - len(self.actors) - len(self.starting)
         if absent > 0:
             kind_of_actor: type[PlainActor] = PlainActor
@@ -363,23 +399,34 @@ class Crew:
         import ray
 
         self.start(wanted)
-        if not self.actors:
+        while not self.actors:
             with readable_failures():
-                if not ray.wait(list(self.starting), num_returns=1, timeout=NO_PROGRESS_SECONDS)[0]:
-                    raise IncompleteRun(_NO_PLACE)
+                ready, _ = ray.wait(list(self.starting), num_returns=1, timeout=NO_PROGRESS_SECONDS)
+            if not ready:
+                raise IncompleteRun(_NO_PLACE)
+            self.join(ready[0])
         if self.starting:
             for reference in ray.wait(list(self.starting), num_returns=len(self.starting), timeout=0)[0]:
                 self.join(reference)
 
-    def join(self, reference: Any) -> Any:
-        """Count an actor that has started among those that get work; raise what prevented it."""
+    def join(self, reference: Any) -> list[Any]:
+        """Count an actor that has started among those that get work, and return it; raise what prevented it.
+
+        Where its machine did, another is started, and none is returned.
+        """
         import ray
 
         worker = self.starting.pop(reference)
         with readable_failures():
-            ray.get(reference)
+            try:
+                self._said[worker] = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                if (why := sick(error)) is None:
+                    raise
+                self.replace_sick(worker, why)
+                return []
         self.actors.append(worker)
-        return worker
+        return [worker]
 
     def wait_for(self, worker: Any) -> None:
         """Give an actor that cannot be reached no work until it has started again."""
@@ -395,6 +442,40 @@ class Crew:
         self.actors = [other for other in self.actors if other is not worker]
         self.starting = {reference: other for reference, other in self.starting.items() if other is not worker}
         self.start(len(self.actors) + len(self.starting) + 1)
+
+    def replace_sick(self, worker: Any, why: SickWorker) -> None:
+        """Start another in place of an actor that cannot work where it is, elsewhere once two could not work there.
+
+        Raises:
+            IncompleteRun: none works or starts, and no machine is left to try.
+        """
+        import ray
+
+        ray.kill(worker)
+        machine = why.node or (self._said[worker].node if worker in self._said else "")
+        self._sick[machine] += 1
+        self._note_lost(why)
+        self.actors = [other for other in self.actors if other is not worker]
+        self.starting = {reference: other for reference, other in self.starting.items() if other is not worker}
+        if any(self._sick[node] < SICK_STARTS for node in machines(self._cluster)) and self._sick[""] < SICK_STARTS:
+            self.start(len(self.actors) + len(self.starting) + 1)
+        elif not self.actors and not self.starting:
+            raise IncompleteRun(f"no machine of the cluster is left that a worker can start on; {why}{AGAIN}") from why
+
+    def _note_lost(self, why: SickWorker) -> None:
+        """Say that a worker was lost, and keep it for run.json."""
+        note = {"machine": why.machine or "unknown", "reason": str(why), "time": now()}
+        self._run.storage.write_json(f"{LOST}/{uuid.uuid4().hex[:12]}.json", note)
+        if self._cluster.journal is not None:
+            self._cluster.journal.lost(str(why))
+
+    def on_leaving_nodes(self) -> list[Any]:
+        """The actors on nodes that are about to leave the cluster."""
+        asked, leaving = self._leaving
+        if time.monotonic() - asked > _DRAINING_SECONDS:
+            leaving = draining_nodes()
+            self._leaving = (time.monotonic(), leaving)
+        return [worker for worker in self.actors if leaving and self._said[worker].node in leaving]
 
     def make_room(self, busy: Collection[Any]) -> bool:
         """End an actor that has nothing to do, and those that have not started; return whether there was one.
@@ -430,7 +511,7 @@ class _Call(NamedTuple):
 class _Tasks:
     """Tasks on CPUs. They have no workers: each place is for one piece, whichever process runs it."""
 
-    gives_up = gives_again = False
+    gives_up = False
 
     def __init__(self, cluster: Cluster, function: Callable[..., Any], ahead: int, options: Mapping[str, Any]) -> None:
         import ray
@@ -456,6 +537,12 @@ class _Tasks:
     def lose(self, worker: Any, for_good: bool) -> None:
         """A worker cannot be reached, until it has started again or for good."""
 
+    def replace_sick(self, worker: Any, why: SickWorker) -> None:
+        """A worker cannot work where it is."""
+
+    def leave(self, busy: Collection[Any]) -> None:
+        """Give no more pieces to workers on machines that are about to leave the cluster."""
+
     def make_room(self, busy: Collection[Any]) -> bool:
         """End a worker that has nothing to do; return whether there was one."""
         return False
@@ -463,8 +550,6 @@ class _Tasks:
 
 class _Actors(_Tasks):
     """The actors of a crew."""
-
-    gives_again = True
 
     def __init__(self, crew: Crew, call: _Call) -> None:
         self._crew, self._call, self.gives_up = crew, call, call.gives_up
@@ -482,12 +567,25 @@ class _Actors(_Tasks):
 
     @override
     def join(self, reference: Any) -> None:
-        self.idle += self._call.ahead * [self._crew.join(reference)]
+        self.idle += self._call.ahead * self._crew.join(reference)
 
     @override
     def lose(self, worker: Any, for_good: bool) -> None:
         self.idle = [other for other in self.idle if other is not worker]
         (self._crew.replace if for_good else self._crew.wait_for)(worker)
+
+    @override
+    def replace_sick(self, worker: Any, why: SickWorker) -> None:
+        self.idle = [other for other in self.idle if other is not worker]
+        if worker in self._crew.actors:  # Its other piece has not told already.
+            self._crew.replace_sick(worker, why)
+
+    @override
+    def leave(self, busy: Collection[Any]) -> None:
+        for worker in self._crew.on_leaving_nodes():
+            self.idle = [other for other in self.idle if other is not worker]
+            if worker not in busy:
+                self._crew.replace(worker)
 
     @override
     def make_room(self, busy: Collection[Any]) -> bool:
@@ -513,16 +611,16 @@ def _results(
     waiting, retried = iter(pieces), list[tuple[Piece, int]]()
     """Pieces whose worker could not be reached come again, with how often that has happened to each."""
     following: tuple[Piece, int] | None = None
+    progressed = time.monotonic()
     with Flights(journal, workers.at_once) as flights:
         while True:
             following = following or _following(retried, waiting)
             if following is None and not flights.flying:
                 return
+            workers.leave([flight.worker for flight in flights.flying.values()])
             if following is not None and workers.idle:
                 worker, (piece, unreached), following = workers.idle.pop(0), following, None
-                reference = workers.give(worker, piece)
-                # What a piece is given is kept only where it may be given out again.
-                flights.begin(reference, piece if workers.gives_again else piece._replace(arguments=()), worker, unreached)
+                flights.begin(workers.give(worker, piece), piece, worker, unreached)
                 continue
             reference = _next(workers, flights, nothing_waits=following is None)
             if reference in workers.starting:
@@ -534,6 +632,14 @@ def _results(
             except ray.exceptions.RayError as error:
                 flights.end(reference, finished=False)
                 raise_changed(error)
+                if isinstance(error, ray.exceptions.NodeDiedError) and time.monotonic() - progressed < NO_PROGRESS_SECONDS:
+                    retried.append((flight.piece, flight.unreached))
+                    workers.idle.append(flight.worker)
+                    continue
+                if (why := sick(error)) is not None and not workers.gives_up:
+                    retried.append((flight.piece, flight.unreached))
+                    workers.replace_sick(flight.worker, why)
+                    continue
                 # Ray counts as a retry each attempt to reach a worker whose node it does not know to be lost yet.
                 if isinstance(error, ray.exceptions.ActorUnavailableError) and flight.unreached < _UNREACHED:
                     retried.append((flight.piece, flight.unreached + 1))
@@ -546,6 +652,7 @@ def _results(
             else:
                 flights.end(reference)
                 workers.idle.append(flight.worker)
+                progressed = time.monotonic()
                 yield flight.piece, result, None
 
 
@@ -729,10 +836,11 @@ def _prepared(
         {"number": piece.number, "name": piece.name, "arguments": list(piece.arguments)}
         for piece in cluster.ordered(pieces)
     ]  # fmt: skip
-    # These tasks claim no CPU: in a cluster that has become smaller, the actors could occupy all CPUs for ever.
+    # A node that has the files may be a head, which offers no processors.
+    claim = {"num_cpus": 0} if where else cluster.preparing
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-        actor.prepared, batch_size=1, batch_format="pyarrow", num_cpus=0, compute=ray.data.TaskPoolStrategy(size=tasks),
-        fn_kwargs={"prepare": prepare, "shared": dict(shared)}, **where,
+        actor.prepared, batch_size=1, batch_format="pyarrow", compute=ray.data.TaskPoolStrategy(size=tasks),
+        fn_kwargs={"prepare": prepare, "shared": dict(shared)}, **claim, **where,
     )  # fmt: skip
 
 

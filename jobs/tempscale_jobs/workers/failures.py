@@ -9,7 +9,17 @@ from typing import Any
 
 from tempscale.model.checkpoint import ModelError
 from tempscale.optional import missing, needs
-from tempscale_jobs.errors import AGAIN, Changed, Damaged, IncompleteRun, OtherModel, RunError, Unexpected, UsageError
+from tempscale_jobs.errors import (
+    AGAIN,
+    Changed,
+    Damaged,
+    IncompleteRun,
+    OtherModel,
+    RunError,
+    SickWorker,
+    Unexpected,
+    UsageError,
+)
 from tempscale_jobs.urls import reason
 
 _ENDS: dict[str, type[RunError]] = {kind.__name__: kind for kind in (UsageError, Changed, OtherModel)}
@@ -35,6 +45,16 @@ def readable_failures() -> Iterator[None]:
         # What ends a process, its machine, its storage or its memory may be gone the next time.
         passing = isinstance(cause, ray.exceptions.RayError | OSError | MemoryError)
         raise (IncompleteRun if passing else Unexpected)(failure(cause)) from error
+
+
+def sick(error: BaseException) -> SickWorker | None:
+    """Why the worker that this error comes from cannot work where it is; None where the error is no fault of its machine."""
+    import ray.exceptions
+
+    cause = _root_cause(error)
+    if isinstance(cause, ray.exceptions.ActorDiedError):
+        return SickWorker(failure(cause))
+    return cause.alone() if isinstance(cause, SickWorker) else None
 
 
 def raise_changed(error: BaseException) -> None:

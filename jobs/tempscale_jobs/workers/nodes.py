@@ -12,9 +12,11 @@ from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.provenance import note_processor, processor
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.workers.dispatch import ask_nodes
+from tempscale_jobs.workers.cluster import NODE_LABEL
+from tempscale_jobs.workers.dispatch import ANSWER_SECONDS, ask_nodes
 
-_ANSWER_SECONDS = 60
+_CHECK_SECONDS = 300
+"""So long after the first answer of a machine the others are waited for. Each must start a process, which may take long."""
 
 
 def check_run(run: Run, folders: Sequence[tuple[str, Storage]]) -> None:
@@ -31,9 +33,7 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
     Raises:
         UsageError: a node does not share a folder or has no such model.
     """
-    import ray
-
-    nodes = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    nodes = _alive()
     local = [(option, storage) for option, storage in folders if storage.is_local]
     if len(nodes) < 2:
         return set()
@@ -44,45 +44,62 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
     roots = [storage.root for _, storage in local]
     try:
         # A node that dies during the check gives no answer, and the run will not use it.
-        arguments = {node: (roots, list(models), token, node) for node in nodes}
-        with closing(ask_nodes(answer, arguments, linger=_ANSWER_SECONDS)) as answers:
+        arguments: dict[str | None, tuple[Any, ...]] = {node: (roots, list(models), token, node) for node in nodes}
+        silent = dict(nodes)
+        with closing(ask_nodes(answer, arguments, patience=_CHECK_SECONDS, linger=ANSWER_SECONDS)) as answers:
             for node, (are_read, are_present, kind) in answers:
                 processors.add(kind)
+                address = silent.pop(str(node))
                 for (option, storage), is_read in zip(local, are_read, strict=True):
                     name = f"{PROOF}-{token}/{node}"
                     if not (is_read and storage.exists(name) and storage.read(name) == token.encode()):
                         raise UsageError(
-                            f"{option} '{storage.root}' is a folder of this machine that node {nodes[node]} does not share "
+                            f"{option} '{storage.root}' is a folder of this machine that node {address} does not share "
                             "or cannot write; give one on a shared disk or object storage, such as s3://bucket/run"
                         )
                 for model, is_present in zip(models, are_present, strict=True):
                     if not is_present:
                         raise UsageError(
-                            f"model folder '{model}' is not on node {nodes[node]}; put it on a shared disk or on every node"
+                            f"model folder '{model}' is not on node {address}; put it on a shared disk or on every node"
                         )
     finally:
         for _, storage in local:
             storage.remove(f"{PROOF}-{token}")
+    if hanging := [silent[node] for node in silent.keys() & _alive()]:
+        raise IncompleteRun(
+            f"node {' and '.join(hanging)} did not answer within {_CHECK_SECONDS // 60} minutes; see ray status, or take it "
+            "out of the cluster, and start the same command again"
+        )
     return processors
+
+
+def _alive() -> dict[str, str]:
+    """The addresses of the nodes by their ids."""
+    import ray
+
+    return {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
 
 
 def that_sees(files: Sequence[str]) -> dict[str, Any]:
     """Where tasks run that read these files of this machine: anywhere if all nodes have them, otherwise on this node."""
     import ray
 
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+    nodes = _alive()
     if len(nodes) < 2 or not files:
         return {}
     samples = [(file, os.path.getsize(file)) for file in (files[0], files[-1])]
     # A node that is gone sees nothing, and may come back.
-    answers = dict(ask_nodes(_sees, dict.fromkeys(nodes, (samples,)), patience=_ANSWER_SECONDS))
+    answers = dict(ask_nodes(_sees, dict.fromkeys(nodes, (samples,))))
     if len(answers) == len(nodes) and all(answers.values()):
         return {}
-    return {"label_selector": {"ray.io/node-id": ray.get_runtime_context().get_node_id()}}
+    return {"label_selector": {NODE_LABEL: ray.get_runtime_context().get_node_id()}}
 
 
 def _sees(files: Sequence[tuple[str, int]]) -> bool:
-    return all(os.path.exists(file) and os.path.getsize(file) == size for file, size in files)
+    try:
+        return all(os.path.getsize(file) == size for file, size in files)
+    except OSError:
+        return False
 
 
 PROOF = ".proof"

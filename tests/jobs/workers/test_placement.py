@@ -325,7 +325,7 @@ def test_a_node_answers_for_each_folder_and_model(tmp_path):
 
 def test_a_node_that_dies_while_it_is_asked_costs_nothing(tmp_path, monkeypatch):
     """Ray as far as the question needs it: two nodes, of which the first has gone."""
-    nodes, asked = ["ab" * 28, "cd" * 28], []
+    nodes, asked = ["ab" * 28, "cd" * 28], {}
 
     class Asked:
         def options(self, scheduling_strategy):
@@ -333,14 +333,13 @@ def test_a_node_that_dies_while_it_is_asked_costs_nothing(tmp_path, monkeypatch)
             return self
 
         def remote(self, *given):
-            asked.append(self.node)
-            return self.node, given
+            asked[self.node] = given
+            return self.node
 
-    def answered(reference, timeout):
-        node, given = reference
+    def answered(node):
         if node == nodes[0]:
             raise ray.exceptions.NodeDiedError("it was taken away")
-        return answer(*given)
+        return answer(*asked[node])
 
     monkeypatch.setattr(ray, "nodes", lambda: [{"NodeID": n, "NodeManagerAddress": n[:2], "Alive": True} for n in nodes])
     monkeypatch.setattr(ray, "remote", lambda **how: lambda task: Asked())
@@ -348,7 +347,7 @@ def test_a_node_that_dies_while_it_is_asked_costs_nothing(tmp_path, monkeypatch)
     monkeypatch.setattr(ray, "wait", lambda references, **how: (references, []))
     out = Storage(str(tmp_path / "run"))
     assert shared.check_shared([("--out", out)], [str(tmp_path)]) == {shared.processor()}
-    assert asked == nodes
+    assert [*asked] == nodes
     assert out.list("") == []
     with pytest.raises(UsageError, match=r"'/nowhere/model'.* node cd"):
         shared.check_shared([("--out", out)], ["/nowhere/model"])

@@ -1,0 +1,226 @@
+"""Workers that cannot work where they are, nodes that leave, and nodes that come because work waits for them.
+
+Nodes with declared resources: Ray places by what they declare. No model is loaded here.
+"""
+
+import json
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+import ray
+import shared_ray
+from ray import cloudpickle
+
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.sections import Encoding, Execution
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.folder import LOST, Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers import actor, bfloat16, dispatch
+from tempscale_jobs.workers import cluster as sessions
+from tempscale_jobs.workers.dispatch import Crew, Piece, ask_for_workers, ask_nodes, results, run_with_ray_data
+
+pytestmark = pytest.mark.proof
+
+
+def node():
+    return ray.get_runtime_context().get_node_id()
+
+
+class OnSickNodes(actor.ModelActor):
+    """Finds its card sick on the nodes that a file names; there is no model to load anywhere else."""
+
+    def _load(self, storage, settings):
+        self.storage = storage
+        if node() in (storage.read("sick").decode() if storage.exists("sick") else ""):
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+
+    def computes_socm(self):
+        return False
+
+
+def where(worker, number):
+    """The node that a piece ran on, where every node is slow enough to leave work for the others."""
+    time.sleep(0.3)
+    worker.storage.write(f"pieces/{number}-{time.time()}", node().encode())
+    return node()
+
+
+def lost_while_it_works(worker, number):
+    """One process is lost in the first piece, and its card is sick from then on."""
+    if number == 0 and worker.storage.create("first", b"1"):
+        worker.storage.write("sick", node().encode())
+        os._exit(70)
+    return where(worker, number)
+
+
+@contextmanager
+def cluster_of(*nodes, **execution):
+    """A session on a cluster whose head has these resources first, then nodes."""
+    from ray.cluster_utils import Cluster
+
+    with shared_ray.guarded():
+        head, *others = ({"object_store_memory": 100 << 20} | one for one in nodes)
+        cluster = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            for other in others:
+                cluster.add_node(**other)
+            cluster.wait_for_nodes()
+            cloudpickle.register_pickle_by_value(sys.modules[__name__])
+            with sessions.session(Execution.model_validate({"address": cluster.address} | execution)) as session:
+                yield session, cluster
+        finally:
+            cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+            cluster.shutdown()
+
+
+@pytest.fixture
+def crew(tmp_path, monkeypatch):
+    """A function of a session that makes a crew whose actors find their cards sick on some nodes."""
+    run = Run(Storage(str(tmp_path)), [Model("m", "m", "", 64)], [Temperature(1.0)], "2026-11-28")
+
+    def crew(session):
+        monkeypatch.setattr("tempscale_jobs.workers.dispatch.ModelActor", OnSickNodes)
+        return Crew(run, session, run.models[0], Encoding.model_validate({}))
+
+    return crew
+
+
+def pieces(count):
+    return [Piece(k, (k,), f"piece {k}") for k in range(count)]
+
+
+def lost(folder):
+    return [json.loads(file.read_text()) for file in (folder / LOST).glob("*.json")]
+
+
+HEAD, WITH_GPUS = {"num_cpus": 0, "num_gpus": 0}, {"num_cpus": 2, "num_gpus": 2}
+
+
+def test_a_node_with_sick_cards_costs_only_its_own_work(no_ray, crew, tmp_path):
+    with cluster_of(HEAD, WITH_GPUS, WITH_GPUS) as (session, nodes):
+        sick, well = (one.node_id for one in nodes.worker_nodes)
+        (tmp_path / "sick").write_text(sick)
+        with crew(session) as own:
+            found = dict(own.run(where, pieces(20)))
+        assert {piece.number for piece in found} == set(range(20))
+        assert set(found.values()) == {well}
+    notes = lost(tmp_path)
+    assert len(notes) >= 2, "both of its workers"
+    assert all("ECC error" in note["reason"] and note["machine"] for note in notes)
+
+
+def test_a_worker_that_is_lost_in_the_middle_leaves_its_pieces_to_others(no_ray, crew, tmp_path):
+    with cluster_of(HEAD, WITH_GPUS, WITH_GPUS) as (session, _):
+        with crew(session) as own:
+            found = dict(own.run(lost_while_it_works, pieces(20)))
+        assert {piece.number for piece in found} == set(range(20))
+        sick = (tmp_path / "sick").read_text()
+        assert set(found.values()) - {sick}
+    assert lost(tmp_path)
+
+
+def test_where_no_worker_can_start_the_run_ends_with_the_reason(no_ray, crew, tmp_path):
+    with cluster_of(HEAD, WITH_GPUS) as (session, nodes):
+        (tmp_path / "sick").write_text(nodes.worker_nodes.copy().pop().node_id)
+        with crew(session) as own, pytest.raises(IncompleteRun, match=r"no machine of the cluster is left.*ECC error"):
+            list(own.run(where, pieces(4)))
+    assert len(lost(tmp_path)) <= 4
+
+
+def test_a_node_that_drains_is_given_no_new_piece(no_ray, crew, tmp_path):
+    with cluster_of(HEAD, {"num_cpus": 2, "num_gpus": 1}, {"num_cpus": 2, "num_gpus": 1}) as (session, nodes):
+        from ray._raylet import GcsClient
+
+        with crew(session) as own:
+            found, drained, begun = {}, None, None
+            for piece, on in own.run(where, pieces(60)):
+                found[piece.number] = on
+                if drained is None and len(set(found.values())) == 2:
+                    drained, begun = on, time.time()
+                    deadline = int((begun + 600) * 1000)
+                    assert GcsClient(nodes.address).drain_node(drained, 2, "it is taken away", deadline)[0]
+            others = [file for file in (tmp_path / "pieces").iterdir() if file.read_text() == drained]
+        assert set(found) == set(range(60))
+        late = [file for file in others if float(file.name.split("-")[1]) > begun + dispatch._DRAINING_SECONDS + 2]
+        assert not late
+
+
+def waiting(nodes):
+    """Whether Ray holds work for which it has no place, which is what makes an autoscaler start nodes."""
+    from ray._raylet import GcsClient
+    from ray.autoscaler.v2.sdk import get_cluster_resource_state
+
+    return bool(get_cluster_resource_state(GcsClient(nodes.address)).pending_resource_requests)
+
+
+def placed(number, folder):
+    """Leave the node that a unit was read on."""
+    Storage(folder).write(f"read/{number}", node().encode())
+
+
+def read(session, folder):
+    list(run_with_ray_data(session, placed, pieces(6), {"folder": str(folder)}, {}))
+    return {file.read_text() for file in (folder / "read").iterdir()}
+
+
+def helped(session, folder):
+    return set(results(session, node, [()] * 6, "look-up"))
+
+
+def asked(session, folder):
+    return {one for _, one in ask_nodes(node, {None: ()}, {"num_gpus": bfloat16.LITTLE})}
+
+
+@pytest.mark.parametrize("work", [read, helped, asked])
+def test_a_cluster_that_begins_with_a_head_alone_gets_nodes_because_work_waits(no_ray, tmp_path, work):
+    with cluster_of(HEAD | {"resources": {"autoscaled_gpus": 2}}) as (session, nodes), ThreadPoolExecutor(1) as pool:
+        assert (session.workers, session.gpus) == (2, 1)
+        used, head = pool.submit(work, session, tmp_path), nodes.head_node.node_id
+        for _ in range(600):  # What an autoscaler does: add a node once something waits for one.
+            if waiting(nodes):
+                break
+            assert not used.done(), used.result()
+            time.sleep(0.1)
+        nodes.add_node(object_store_memory=100 << 20, **WITH_GPUS)
+        assert used.result(timeout=120)
+        assert head not in used.result()
+
+
+def test_the_places_of_all_workers_are_asked_for_before_the_source_is_read(no_ray):
+    with cluster_of(HEAD | {"resources": {"autoscaled_gpus": 2}}) as (session, nodes):
+        assert not waiting(nodes)
+        ask_for_workers(session)
+        for _ in range(100):
+            if waiting(nodes):
+                break
+            time.sleep(0.1)
+        assert waiting(nodes)
+
+
+def test_actors_that_hold_all_processors_leave_room_for_helpers(no_ray, tmp_path):
+    """As in a cluster that has become smaller."""
+    with cluster_of({"num_cpus": 2}, workers=2) as (session, _):
+        holders = [ray.remote(**session.claim)(actor.PlainActor).remote(0) for _ in range(2)]
+        ray.get([holder.started.remote() for holder in holders])
+        assert len(results(session, node, [()] * 4, "look-up")) == 4
+        prepared = run_with_ray_data(session, placed, pieces(4), {"folder": str(tmp_path)}, {})
+        assert len(list(prepared)) == 4
+
+
+def held_back(seconds):
+    time.sleep(seconds)
+    return node()
+
+
+def test_a_node_that_does_not_answer_is_not_waited_for(no_ray):
+    with cluster_of({"num_cpus": 1}, {"num_cpus": 1}) as (_, nodes):
+        quick, late = nodes.head_node.node_id, nodes.worker_nodes.copy().pop().node_id
+        begun = time.monotonic()
+        answers = dict(ask_nodes(held_back, {quick: (0,), late: (600,)}, patience=2))
+        assert answers == {quick: quick}
+        assert time.monotonic() - begun < 60
