@@ -17,11 +17,13 @@ from typing import Any, NamedTuple, get_args
 
 from threadpoolctl import threadpool_limits
 
+from tempscale.collapse import tiles
 from tempscale.collapse.aggregates import Precision
 from tempscale_jobs.audit import plan
 from tempscale_jobs.config.audit import resolve, with_quick_start
 from tempscale_jobs.config.sections import QUICK_START_CORPUS
 from tempscale_jobs.runs.journal import duration
+from tempscale_jobs.steps.blocks import HELD_BYTES
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parent / "benchmarks" / "results"
@@ -32,6 +34,8 @@ OF_ALL_PAIRS = {1_000_000: ("1.3 GB", "1.6 GB"), 10_000_000: ("18 GB", "16 GB"),
 """Texts all of whose pairs are compared, the size of their lists of neighbours, and of their embeddings in blocks."""
 CARDS, SHEET_OPERATIONS, LEAST_SHARE = (8, 64), 60e12, 0.1
 """Numbers of GPUs, and for a card that nobody has timed: its float32 operations a second, and the least share of them."""
+DIM, READ_BYTES = 384, 200e6
+"""Dimensions of the embeddings, and bytes that a GPU's threads read in a second, as from object storage."""
 QUICK_START = {"corpus": {"source": QUICK_START_CORPUS}}
 
 
@@ -95,7 +99,7 @@ def _cosine_rates(results: Path) -> list[Rate]:
             if not row["what"].endswith("10 nearest") or row["unit"] != "pairs/s":
                 continue
             if row["benchmark"] == "stage":
-                rates.append(Rate(found["machine"]["processor"], "", row["rate"] / row["workers"], 384))
+                rates.append(Rate(found["machine"]["processor"], "", row["rate"] / row["workers"], DIM))
             elif row["benchmark"] == "gpu":
                 rates.append(Rate(found["machine"]["gpu"], row["what"].split(", ")[-2], row["rate"], 768))
     return rates
@@ -111,19 +115,22 @@ def _all_pairs(rates: list[Rate]) -> str:
     lines = [
         f"With {slowest.dim} dimensions and the ten nearest texts of each, one core ({slowest.machine}, "
         f"[the stage on Ray](performance.md#the-pairwise-stages-on-ray)) compares {slowest.pairs / 1e6:.0f} million pairs a "
-        f"second{_of_cards(cards)}. At these rates, for each temperature:",
+        f"second{_of_cards(cards)}. Each GPU is taken to read blocks at {READ_BYTES / 1e6:.0f} MB a second beside its work, "
+        "and the longer of both times is given. At these rates, for each temperature:",
         "",
-        f"| {' | '.join([*heads, 'lists of neighbours', 'embeddings in blocks'])} |",
-        "| " + "--- | " * (len(heads) + 2),
+        f"| {' | '.join([*heads, 'lists of neighbours', 'embeddings in blocks', 'read by GPUs'])} |",
+        "| " + "--- | " * (len(heads) + 3),
     ]
-    sheet = SHEET_OPERATIONS / (2 * 384)
+    sheet = SHEET_OPERATIONS / (2 * DIM)
     for texts, sizes in OF_ALL_PAIRS.items():
         pairs = texts * (texts - 1) / 2
         times = [_long(pairs / (slowest.pairs * n)) for n in (16, 1000)]
-        times += [_long(pairs / (rate.pairs * n)) for rate in cards for n in CARDS] or [
-            f"{_long(pairs / sheet / n)} to {_long(pairs / sheet / LEAST_SHARE / n)}" for n in CARDS
+        reads = {n: _read_by_gpus(texts, n) / (READ_BYTES * n) for n in CARDS}
+        times += [_long(max(pairs / (rate.pairs * n), reads[n])) for rate in cards for n in CARDS] or [
+            f"{_long(max(pairs / sheet / n, reads[n]))} to {_long(pairs / sheet / LEAST_SHARE / n)}" for n in CARDS
         ]
-        lines.append(f"| {' | '.join([f'{texts:,}', f'5·10{_raised(pairs)}', *times, *sizes])} |")
+        read = " to ".join(dict.fromkeys(f"{_read_by_gpus(texts, n) / 1e12:.2g} TB" for n in CARDS))
+        lines.append(f"| {' | '.join([f'{texts:,}', f'5·10{_raised(pairs)}', *times, *sizes, read])} |")
     if not cards:
         lines += [
             "",
@@ -132,6 +139,17 @@ def _all_pairs(rates: list[Rate]) -> str:
             "and this table is then written from its rates.",
         ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _read_by_gpus(texts: int, gpus: int) -> float:
+    """The bytes of blocks that GPUs read in all.
+
+    Each pair of panels reads both, so the bytes grow with the square of the panels; a small corpus each GPU reads once.
+    """
+    block = tiles.block_size(texts, DIM)
+    count = -(-texts // block)
+    panel, size = tiles.panel_size(count), 4.0 * DIM * block
+    return gpus * count * size if count * size <= HELD_BYTES else (-(-count // panel)) ** 2 * panel * size
 
 
 def _of_cards(cards: list[Rate]) -> str:

@@ -127,6 +127,7 @@
       actor               one model on one worker
       loaded              whether it is the model that the run began with
       marks               which text kills its process
+      meter               what workers count for Ray's metrics
       bfloat16            the precision of the workers' processors
       failures            what fails in a worker, as an error that a user reads
       cluster             start or join Ray

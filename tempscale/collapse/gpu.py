@@ -35,8 +35,10 @@ ROWS, COLUMNS = 16_384, 16_384
 """One block of the product: 1 GB of float32."""
 LOOKED = 1 << 22
 """Pairs of a product that are looked at one by one at once: 200 MB of places, labels and sorted integers."""
-BLOCKS_BYTES = 1 << 30
-"""Size of the blocks of texts that stay on a device, where they are more than two."""
+BLOCKS_BYTES = 1 << 30, 3 << 30
+"""Size of the blocks of texts that stay on a device and in memory beside it, where they are more than two: at least and at
+most, of a larger device an eighth. The most is that of a panel and half of another.
+"""
 _NONE = -(1 << 63)
 _LARGEST = 1.0 + 1e-5
 """No cosine of unit vectors is larger, whatever its rounding."""
@@ -98,6 +100,15 @@ uploaded_blocks: dict[tuple[int, str, str], tuple[Block, _Block]] = {}
 """Blocks on a device by the identity of what was uploaded, which is kept beside them; the last used last."""
 
 
+@lru_cache(maxsize=8)
+def _room(device: str) -> int:
+    """Bytes of the blocks that stay on a device."""
+    least, most = BLOCKS_BYTES
+    if not device.startswith("cuda"):
+        return least
+    return max(least, min(most, torch.cuda.get_device_properties(device).total_memory // 8))
+
+
 def _on_device(block: Block, device: str, precision: Precision) -> _Block:
     """A block on a device: tiles share their blocks, and so do the tasks of a process."""
     key = id(block), device, precision
@@ -109,7 +120,8 @@ def _on_device(block: Block, device: str, precision: Precision) -> _Block:
             embeddings = embeddings.bfloat16()
         entry = block, _Block(embeddings, torch.tensor(block.labels, dtype=torch.int64, device=device))
     uploaded_blocks[key] = entry
-    while len(uploaded_blocks) > 2 and sum(data.embeddings.nbytes for _, data in uploaded_blocks.values()) > BLOCKS_BYTES:
+    room = _room(device)
+    while len(uploaded_blocks) > 2 and sum(kept.embeddings.nbytes for kept, _ in uploaded_blocks.values()) > room:
         del uploaded_blocks[next(iter(uploaded_blocks))]
     return entry[1]
 

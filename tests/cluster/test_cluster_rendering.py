@@ -22,13 +22,16 @@ def test_kubectl_renders_the_same(folder):
 
 def test_overlays_change_what_they_say_and_nothing_else():
     base, overlays = by_name(render(KUBERNETES / "base")), KUBERNETES / "overlays"
-    assert {path.name for path in overlays.iterdir()} == {"cpu", "eks", "gke"}
+    assert {path.name for path in overlays.iterdir()} == {"cpu", "eks", "gke", "large"}
     touched = {("RayJob", "tempscale"), ("CronJob", "tempscale"), ("ConfigMap", "tempscale-configuration")}
     accounts = {key for key in base if key[0] == "ServiceAccount" and "night" not in key[1]}
-    for name in ("cpu", "eks", "gke"):
+    added = {"gke": {("NetworkPolicy", "metadata-server")}, "large": {("PriorityClass", "tempscale")}}
+    for name in ("cpu", "eks", "gke", "large"):
         changed = by_name(render(overlays / name))
-        assert {key for key in base if base[key] != changed[key]} == touched | (accounts if name != "cpu" else set())
-        assert set(changed) - set(base) == ({("NetworkPolicy", "metadata-server")} if name == "gke" else set())
+        assert {key for key in base if base[key] != changed[key]} == touched | (
+            accounts if name in ("eks", "gke") else set()
+        )
+        assert set(changed) - set(base) == added.get(name, set())
         assert "registry.example.com" not in str(changed)
     cpu, gpu = by_name(render(overlays / "cpu"))["RayJob", "tempscale"], base["RayJob", "tempscale"]
     assert "nvidia" in str(gpu)

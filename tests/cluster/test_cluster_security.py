@@ -100,7 +100,7 @@ def test_that_check_can_fail():
 
 def test_the_head_has_no_gpu_and_takes_no_work_and_workers_start_from_none():
     groups = [thing for _, thing in ALL if thing["kind"] in RAY_KINDS]
-    assert len(groups) == 6
+    assert len(groups) == 7
     for thing in groups:
         spec = thing["spec"]["jobTemplate"] if thing["kind"] == "RayCronJob" else thing["spec"]
         assert not {"entrypointNumGpus", "entrypointNumCpus", "entrypointResources", "runtimeEnvYAML", "metadata"} & set(
@@ -109,20 +109,35 @@ def test_the_head_has_no_gpu_and_takes_no_work_and_workers_start_from_none():
         cluster = spec.get("rayClusterSpec", spec)
         assert cluster["enableInTreeAutoscaling"] is True
         assert cluster["authOptions"] == {"mode": "token"}
-        (group,) = cluster["workerGroupSpecs"]
-        promised = {"autoscaled_gpus": str(group["maxReplicas"])} if group["groupName"] == "gpu" else {}
-        assert cluster["headGroupSpec"]["resources"] == {"CPU": "0"} | promised
-        assert "gpu" not in str(cluster["headGroupSpec"]["template"]).lower()
-        assert group["replicas"] == group["minReplicas"] == 0
-        (container,) = group["template"]["spec"]["containers"]
-        limits, requests = container["resources"]["limits"], container["resources"]["requests"]
-        assert (
-            limits.get("nvidia.com/gpu") == requests.get("nvidia.com/gpu") == ("1" if group["groupName"] == "gpu" else None)
+        of_gpus = [group for group in cluster["workerGroupSpecs"] if group["groupName"] == "gpu"]
+        promised = sum(group["maxReplicas"] * gpus_of(group) for group in of_gpus)
+        assert cluster["headGroupSpec"]["resources"] == {"CPU": "0"} | (
+            {"autoscaled_gpus": str(promised)} if promised else {}
         )
-        shared = next(volume for volume in group["template"]["spec"]["volumes"] if volume["name"] == "shm")["emptyDir"]
-        # Ray's object store takes 30 % of the memory; where /dev/shm is smaller it goes to a disk.
-        assert shared["medium"] == "Memory"
-        assert int(shared["sizeLimit"][:-2]) >= 0.3 * int(limits["memory"][:-2])
+        assert "gpu" not in str(cluster["headGroupSpec"]["template"]).lower()
+        for group in cluster["workerGroupSpecs"]:
+            assert group["replicas"] == group["minReplicas"] == 0
+            assert bool(gpus_of(group)) == (group["groupName"] == "gpu")
+            (container,) = group["template"]["spec"]["containers"]
+            assert container["resources"]["limits"] == container["resources"]["requests"]
+            shared = next(volume for volume in group["template"]["spec"]["volumes"] if volume["name"] == "shm")["emptyDir"]
+            # Ray's object store takes 30 % of the memory; where /dev/shm is smaller it goes to a disk.
+            assert shared["medium"] == "Memory"
+            assert int(shared["sizeLimit"][:-2]) >= 0.3 * int(container["resources"]["limits"]["memory"][:-2])
+
+
+def gpus_of(group):
+    """The GPUs of each pod of a group."""
+    (container,) = group["template"]["spec"]["containers"]
+    return int(container["resources"]["limits"].get("nvidia.com/gpu", 0))
+
+
+def test_the_head_is_not_evicted_to_tidy_up():
+    for _, thing in ((origin, thing) for origin, thing in ALL if thing["kind"] in RAY_KINDS):
+        spec = thing["spec"]["jobTemplate"] if thing["kind"] == "RayCronJob" else thing["spec"]
+        annotations = spec.get("rayClusterSpec", spec)["headGroupSpec"]["template"]["metadata"]["annotations"]
+        assert annotations["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
+        assert annotations["karpenter.sh/do-not-disrupt"] == "true"
 
 
 def test_only_the_watch_and_the_autoscaler_reach_the_api_server():

@@ -60,7 +60,7 @@ def test_built_in_kinds_hold_to_the_schema_of_kubernetes(version):
     for thing in BUILT_IN:
         kubernetes_validate.validate(thing, version, strict=True)
         kinds.add(thing["kind"])
-    named = {"Namespace", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "ConfigMap", "CronJob"}
+    named = {"Namespace", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "ConfigMap", "CronJob", "PriorityClass"}
     assert kinds == named
     cron = copy.deepcopy(next(thing for thing in BUILT_IN if thing["kind"] == "CronJob"))
     cron["spec"]["concurencyPolicy"] = cron["spec"].pop("concurrencyPolicy")

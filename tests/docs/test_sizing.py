@@ -35,13 +35,17 @@ def test_the_slowest_measured_card_has_its_columns_and_nothing_is_computed(table
     assert "one GPU (NVIDIA X, " in found
     assert "50 in tf32, with 768 dimensions" in found
     assert "not timed" not in found
-    # 5·10¹³ pairs: 17.4 h of 16 cores of 5·10⁷ pairs a second; 125 s of 8 cards of 5·10¹⁰.
-    assert cells(found, 10_000_000)[1:6] == ["5·10¹³", "17.4 h", "17 min", "2 min", "16 s"]
+    # 5·10¹³ pairs: 17.4 h of 16 cores of 5·10⁷ pairs a second. Eight cards of 5·10¹⁰ take 125 s, but 213 s to read: 22 panels
+    # of 7 blocks of 65,536 · 1,536 bytes, the square of 22 times; a card reads 200 MB a second.
+    assert cells(found, 10_000_000)[1:6] == ["5·10¹³", "17.4 h", "17 min", "4 min", "27 s"]
+    assert cells(found, 10_000_000)[-1] == "0.34 TB"
+    faster = table(("NVIDIA X", [CARD | {"rate": 1e10}]))
+    assert cells(faster, 10_000_000)[4:6] == ["10 min", "78 s"]  # It computes longer than it reads.
 
 
 @pytest.mark.words
 def test_without_a_card_two_ends_are_computed_and_said_to_be(table):
     found = table()
     assert "No GPU has been timed" in found
-    # 60·10¹² operations of 768 a pair: 5·10¹⁵ pairs are 8,000 s of eight cards, or ten times as much.
-    assert cells(found, 100_000_000)[4:6] == ["2.2 h to 22.2 h", "17 min to 2.8 h"]
+    # 60·10¹² operations of 768 a pair: 5·10¹⁵ pairs are 8,000 s of eight cards, or ten times as much; reading takes 9,276 s.
+    assert cells(found, 100_000_000)[4:6] == ["2.6 h to 22.2 h", "19 min to 2.8 h"]

@@ -161,11 +161,12 @@ def _measure_all_pairs(scope: Embedded) -> None:
     # only where all pairs are compared.
     if not scope.cluster.gpus or scope.analysis.cosine != "full":
         scope.crew.dismiss()
-    queries = None if scope.config.queries is None else scope.run.below("queries")
     for temperature in scope.run.temperatures:
         cosine.cosine(scope, temperature, needed_of_tiles(scope, temperature))
-        if scope.analysis.compares:
-            exposure.expose(scope, temperature, queries)
+    scope.crew.dismiss()  # No step that follows here needs a GPU.
+    queries = None if scope.config.queries is None else scope.run.below("queries")
+    for temperature in scope.run.temperatures if scope.analysis.compares else ():
+        exposure.expose(scope, temperature, queries)
 
 
 def _after_crew(scope: Embedded) -> None:

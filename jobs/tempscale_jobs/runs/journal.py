@@ -15,7 +15,7 @@ from rich.text import Text
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.memory import PeakMemory, return_freed
-from tempscale_jobs.runs.observing import Observer, Slow, State, Unit
+from tempscale_jobs.runs.observing import Observer, Slow, State, Unit, Work
 from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.urls import hidden
 
@@ -144,6 +144,11 @@ class Journal:
             median = duration(piece.median_seconds) if piece.median_seconds >= 1 else "less than 1 s"
             line = f"  slow: {piece.piece} has taken {duration(piece.seconds)} so far, the median of the others is {median}"
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    def work(self, work: Work) -> None:
+        """Report how the work of a step goes on."""
+        for observer in self.observers:
+            observer.work(work)
 
     def lost(self, why: str) -> None:
         """Report that a worker was lost, whose pieces of work go to others."""

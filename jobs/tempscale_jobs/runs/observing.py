@@ -41,6 +41,24 @@ class Slow(NamedTuple):
         return {"piece": self.piece, "seconds": round(self.seconds), "median_seconds": round(self.median_seconds, 1)}
 
 
+class Work(NamedTuple):
+    """Pieces of work, and the workers that they are given to."""
+
+    left: int | None
+    """Pieces that are not done; None where it is not known."""
+    alive: int
+    """Workers that have started;"""
+    wanted: int
+    """and all that should work, those that wait for a place among them."""
+    retried: int = 0
+    """Pieces that were given out again since the last time."""
+
+
+def ascii_label(text: str) -> str:
+    """A text as a label of Ray's metrics, which are ASCII."""
+    return text.replace("τ", "tau").encode("ascii", "replace").decode()
+
+
 class Observer:
     """Receives the progress of a run and keeps the current stage; subclasses report it."""
 
@@ -76,6 +94,9 @@ class Observer:
     def slow(self, pieces: Sequence[Slow], new: Sequence[Slow]) -> None:
         """The pieces that are slow now, and those of them that are new; called from another thread, too."""
         self.slow_pieces = pieces
+
+    def work(self, work: Work) -> None:
+        """How the work of a step goes on."""
 
     def lost(self, why: str) -> None:
         """A worker was lost, whose pieces of work go to others."""
@@ -203,6 +224,20 @@ class StatusFile(Observer):
             self._storage.write_json(STATUS, status, durable=False, plain=True)
 
 
+METRICS = {
+    name: ("Counter", f"{name.replace('_', ' ')} of tempscale runs", ("run",))
+    for name in ("texts", "pairs", "rejected", "cache_hits")
+} | {
+    "retries": ("Counter", "pieces of work that were given out again", ("run", "step")),
+    "stage": ("Gauge", "1 for the stage under way", ("run", "stage")),
+    "step_seconds": ("Gauge", "seconds that a step took", ("run", "step")),
+    "slow_pieces": ("Gauge", "pieces of work in flight that take ten times the median of their step", ("run",)),
+    "pieces_left": ("Gauge", "pieces of work of a step that are not done", ("run", "step")),
+    "workers": ("Gauge", "workers that are alive, or wanted", ("run", "step", "state")),
+}
+"""The metrics of runs, each `tempscale_NAME` and a counter `tempscale_NAME_total`: kind, meaning, labels."""
+
+
 class RayMetrics(Observer):
     """Publishes counters and the stage as Ray metrics, which Prometheus can read, while Ray runs."""
 
@@ -231,6 +266,25 @@ class RayMetrics(Observer):
                 counter.inc(number, {"run": self.run or ""})
 
     @override
+    def work(self, work: Work) -> None:
+        labels = {"run": self.run or "", "step": ascii_label(self.name or "")}
+        with suppress(Exception):
+            if (gauge := self._metric("workers")) is None:
+                return
+            gauge.set(work.alive, labels | {"state": "alive"})
+            gauge.set(work.wanted, labels | {"state": "wanted"})
+            if work.left is not None:
+                self._metric("pieces_left").set(work.left, labels)
+            if work.retried:
+                self._metric("retries").inc(work.retried, labels)
+
+    @override
+    def say(self, event: str, message: str, seconds: float | None = None) -> None:
+        with suppress(Exception):
+            if seconds is not None and (gauge := self._metric("step_seconds")) is not None:
+                gauge.set(seconds, {"run": self.run or "", "step": ascii_label(self.name or "")})
+
+    @override
     def end(self, state: State, message: str) -> None:
         if self.name is not None:
             self._set(self.name, 0)
@@ -244,9 +298,8 @@ class RayMetrics(Observer):
 
     def _set(self, stage: str, value: int) -> None:
         with suppress(Exception):
-            if (gauge := self._metric("stage")) is not None:  # Ray's labels are ASCII.
-                name = stage.replace("τ", "tau").encode("ascii", "replace").decode()
-                gauge.set(value, {"run": self.run or "", "stage": name})
+            if (gauge := self._metric("stage")) is not None:
+                gauge.set(value, {"run": self.run or "", "stage": ascii_label(stage)})
 
     def _metric(self, name: str) -> Any:
         ray = sys.modules.get("ray")
@@ -255,12 +308,7 @@ class RayMetrics(Observer):
         if name not in self.metrics:
             from ray.util import metrics
 
-            if name == "stage":
-                self.metrics[name] = metrics.Gauge("tempscale_stage", "1 for the stage under way", ("run", "stage"))
-            elif name == "slow_pieces":
-                description = "pieces of work in flight that take ten times the median of their step"
-                self.metrics[name] = metrics.Gauge("tempscale_slow_pieces", description, ("run",))
-            else:
-                description = f"{name.replace('_', ' ')} of tempscale runs"
-                self.metrics[name] = metrics.Counter(f"tempscale_{name}_total", description, ("run",))
+            kind, description, labels = METRICS[name]
+            ending = "_total" if kind == "Counter" else ""
+            self.metrics[name] = getattr(metrics, kind)(f"tempscale_{name}{ending}", description, labels)
         return self.metrics[name]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,8 +25,6 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import results
 
-Item = TypeVar("Item")
-
 GATHERED_BYTES = 256 << 20
 """Bytes of embeddings that a task gathers into blocks, about."""
 _RESULTS = 64
@@ -34,6 +33,13 @@ _computing = threading.Lock()
 """An actor with a GPU has two panels at once: the results of one are written while the other is compared."""
 _KEPT_BYTES = 32 << 20
 """Size of the embeddings of the blocks that a process keeps, where they are more than two: tiles share their blocks."""
+
+HELD_BYTES = 3 << 30
+"""Embeddings of blocks that a process with a GPU holds: all of a corpus of one and a half million texts of 384 dimensions;
+of a larger one, a panel and half of another.
+"""
+_READERS = 6
+"""Threads that read blocks for a GPU: object storage gives each of them a part of what it can give."""
 
 COSINE = "partials/cosine"
 """The folder of a grid, and of what is computed on it."""
@@ -174,6 +180,8 @@ def write_blocks(
     return_freed()  # Ray keeps the process, for steps of other kinds.
 
 
+_held: dict[tuple[str, str, str, Precision], Block] = {}
+"""Blocks that a process with a GPU holds, in the order in which they were read."""
 _read: dict[tuple[str, str, str, Precision], Block] = {}
 """Blocks that this process has read, by folder, run, name and precision; the last used last."""
 
@@ -185,27 +193,27 @@ def kept(size: float) -> int:
 
 def read_block(tiling: Tiling, number: int, precision: Precision = "float32") -> Block:
     """A block of texts, rounded to `precision`; the last two are kept, and as many more as are small together."""
-    name = tiling.block(number)
-    key = tiling.storage.root, tiling.run, name, precision
-    if key in _read:
-        block = _read.pop(key)
-    else:
-        table = tiling.storage.read_table(name, ["embedding", "interval", "label"])
-        embeddings = rounded(parts.matrix_of_bytes(table, "embedding"), precision)
-        block = Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
+    key = tiling.storage.root, tiling.run, tiling.block(number), precision
+    block = _read.pop(key) if key in _read else _from_storage(tiling, number, precision)
     _read[key] = block
     while len(_read) > kept(max(cached.embeddings.nbytes for cached in _read.values())):
         del _read[next(iter(_read))]
     return block
 
 
+def _from_storage(tiling: Tiling, number: int, precision: Precision) -> Block:
+    table = tiling.storage.read_table(tiling.block(number), ["embedding", "interval", "label"])
+    embeddings = rounded(parts.matrix_of_bytes(table, "embedding"), precision)
+    return Block(embeddings, table.column("interval").to_numpy(), table.column("label").to_numpy())
+
+
 def compare_panels(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
     """Compute the super-tiles of two panels, write their results (the aggregates last); return the number of pairs."""
-    tiles = _tiles_of(tiling, i, j)
+    tiles = _tiles_of(tiling, i, j) if device == "cpu" else tiles_read_once(tiling, i, j)
     with _computing:
         result = cosine_tiles(
-            tiles if device == "cpu" else ahead(tiles), tiling.intervals, neighbours=tiling.neighbours,
-            duplicate=tiling.duplicate, listed=tiling.listed, device=device, precision=tiling.precision,
+            tiles, tiling.intervals, neighbours=tiling.neighbours, duplicate=tiling.duplicate, listed=tiling.listed,
+            device=device, precision=tiling.precision,
         )  # fmt: skip
     cells, pairs = result.cells, result.duplicates
     if tiling.neighbours:
@@ -225,21 +233,63 @@ def compare_panels(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
 
 
 def _tiles_of(tiling: Tiling, i: int, j: int) -> Iterator[Tile]:
-    """The super-tiles of two panels, row by row; their blocks are read as they are needed."""
+    """The super-tiles of two panels, row by row; their blocks are read as they are needed.
+
+    A processor takes a hundred times as long for a tile as it is read in.
+    """
     for a in tiling.panel(i):
         rows = read_block(tiling, a, tiling.precision)
         for b in (b for b in tiling.panel(j) if a <= b):
             yield Tile(a, rows, b, rows if a == b else read_block(tiling, b, tiling.precision))
 
 
-def ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """The same items; a thread gets the next one while this one is worked on."""
-    iterator = iter(items)
-    with ThreadPoolExecutor(1) as thread:
-        following = thread.submit(next, iterator, None)
-        while (item := following.result()) is not None:
-            following = thread.submit(next, iterator, None)
-            yield item
+def tiles_read_once(tiling: Tiling, i: int, j: int) -> Iterator[Tile]:
+    """The same for a GPU, which is faster than storage: each block is read once.
+
+    Those of the second panel stay in memory while the first goes by, and as many others as there is room for, which the
+    next panels may share.
+    """
+    first, second = tiling.panel(i), tiling.panel(j)
+    keys = {
+        number: (tiling.storage.root, tiling.run, tiling.block(number), tiling.precision) for number in {*first, *second}
+    }
+    order = list(dict.fromkeys([first[0], *second, *first]))
+    read = _read_ahead(tiling, [number for number in order if keys[number] not in _held])
+    staying, coming = {keys[number] for number in second}, set(keys.values())
+
+    def block(number: int) -> Block:
+        key = keys[number]
+        coming.discard(key)
+        if key not in _held:
+            _held[key] = next(read)
+            _make_room(staying | coming | {key})
+        return _held[key]
+
+    for a in first:
+        rows = block(a)
+        for b in (b for b in second if a <= b):
+            yield Tile(a, rows, b, rows if a == b else block(b))
+
+
+def _make_room(needed: set[tuple[str, str, str, Precision]]) -> None:
+    """Give up blocks that are not needed, the oldest first, until the others have room."""
+    size = sum(block.embeddings.nbytes for block in _held.values())
+    for key in [key for key in _held if key not in needed]:
+        if size <= HELD_BYTES:
+            return
+        size -= _held.pop(key).embeddings.nbytes
+
+
+def _read_ahead(tiling: Tiling, numbers: Sequence[int]) -> Iterator[Block]:
+    """Blocks in this order; a few threads read those that come next."""
+    with ThreadPoolExecutor(_READERS) as threads:
+        flying = deque[Future[Block]]()
+        for number in numbers:
+            flying.append(threads.submit(_from_storage, tiling, number, tiling.precision))
+            if len(flying) > _READERS:
+                yield flying.popleft().result()
+        while flying:
+            yield flying.popleft().result()
 
 
 def near_table(near: Sequence[Nearest]) -> pa.Table:

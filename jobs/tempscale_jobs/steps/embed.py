@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,26 +132,30 @@ def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
     )
 
 
-def embed_shard(
-    worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE
-) -> Callable[[], None]:
-    """Embed one shard; return what writes its parts, one for each temperature, and its rejected texts into a run folder."""
+def embed_shard(worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE) -> None:
+    """Embed one shard, and write its parts, one for each temperature, and its rejected texts into a run folder.
+
+    The model waits for one request of storage, the mark: another shard may run while this one is read or written.
+    """
     run_worker = worker.below(storage)
     run_worker.note_processor()
     worker.note_budget()
     tokens = _tokens(work)
     marks = Marks(storage, f"{place(MARKS, run_worker.model)}/shard-{number:08d}.json")
-    batches = marks.begin(run_worker.encoder.batches(tokens))
-    before = marks.before if marks.fine else None
-    encoded, padded = [], run_worker.encoder.padded(tokens)  # Uploaded once, for all temperatures.
-    with run_worker.noting(f"shard {number}", marks.halved):
+    with worker.turn:
+        batches = marks.begin(run_worker.encoder.batches(tokens))
+        before = marks.before if marks.fine else None
+        encoded, padded = [], run_worker.encoder.padded(tokens)  # Uploaded once, for all temperatures.
+        halved_before = run_worker.encoder.halved
         for temperature in run_worker.temperatures:
             run_worker.encoder.set_temperature(temperature)
             encoded.append(run_worker.encode(tokens, role=role, batches=batches, before=before, padded=padded))
             marks.after()
+        halved = run_worker.encoder.halved - halved_before
     if worker.overlaps:
         marks.written()
-    return partial(_write, run_worker, _EmbeddedShard(number, work, tokens, encoded, marks))
+    run_worker.note_halved(f"shard {number}", halved, marks.halved)
+    _write(run_worker, _EmbeddedShard(number, work, tokens, encoded, marks))
 
 
 class _EmbeddedShard(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import platform
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -60,8 +61,29 @@ def connect(url: str) -> Any:
             seconds = ANSWER_SECONDS if method == "GET" else _SEND_SECONDS
             return super()._do_request(method, *arguments, timeout=(_CONNECT_SECONDS, seconds), **more)
 
+        def versions(self) -> dict[str, str]:
+            """The versions of the cluster's Ray and Python, as far as it tells."""
+            answer = self._do_request("GET", "/api/v0/cluster_metadata")
+            told = answer.json().get("data", {}) if answer.status_code == 200 else {}
+            return {"Ray": told.get("rayVersion", ""), "Python": told.get("pythonVersion", "")}
+
     with readable(url), _preferred(url):
         return Client(url)
+
+
+def check_versions(theirs: dict[str, str], url: str) -> None:
+    """Raise a UsageError if the cluster has another Ray or Python than this machine, whose code and packages are sent."""
+    import ray
+
+    ours = {"Ray": ray.__version__, "Python": platform.python_version()}
+    compared = {"Ray": 3, "Python": 2}
+    """How many numbers of each version must be equal."""
+    for name, version in theirs.items():
+        if version and version.split(".")[: compared[name]] != ours[name].split(".")[: compared[name]]:
+            raise UsageError(
+                f"the cluster at '{masked(url)}' has {name} {version} and this machine {ours[name]}, for which its code is "
+                f"sent; submit from an environment with {name} {version}, or give --image-code if the cluster has tempscale"
+            )
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from tempscale_jobs.submit.head import (
     INCOMPLETE,
     address_of,
     by_hand,
+    check_versions,
     connect,
     exit_code,
     is_over,
@@ -69,6 +70,8 @@ def submit(sent: Submission, address: str | None, console: Console, manner: Subm
             console.print(f"joined {existing.submission_id}", highlight=False, markup=False, soft_wrap=True)
             return Watch(client, existing.submission_id, url, console).wait()
         identifier, before = _next_attempt(attempts, sent)
+        if not sent.image_code:
+            check_versions(client.versions(), url)
         _send(client, sent, identifier, url)
     packed = ["the cluster's own tempscale" if sent.image_code else "this tempscale"]
     packed += [] if sent.packed is None else [sent.packed.summary()]

@@ -7,7 +7,6 @@ import gc
 import math
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -18,7 +17,7 @@ import pyarrow as pa
 from typing_extensions import override
 
 from tempscale_jobs.errors import RunError, SickWorker, UsageError
-from tempscale_jobs.runs.folder import EXCEPTIONS, part, place
+from tempscale_jobs.runs.folder import BEGUN, EXCEPTIONS, part, place
 from tempscale_jobs.runs.memory import return_freed
 from tempscale_jobs.runs.provenance import note_processor, processor
 from tempscale_jobs.runs.storage import Storage
@@ -27,6 +26,7 @@ from tempscale_jobs.urls import reason
 from tempscale_jobs.workers.cluster import Cluster, grow_segments
 from tempscale_jobs.workers.failures import COLUMNS, columns_of
 from tempscale_jobs.workers.loaded import Loaded, check_tokens
+from tempscale_jobs.workers.meter import Meter, Turn
 
 if TYPE_CHECKING:
     import torch
@@ -92,6 +92,12 @@ class Encoding(Protocol):
 class PlainActor:
     """An actor without a model, for steps that need none."""
 
+    name = "tiles"
+    """What Ray's dashboard calls it."""
+
+    def __repr__(self) -> str:
+        return self.name
+
     def __init__(self, gpus: int) -> None:
         import torch
 
@@ -129,14 +135,17 @@ class ModelActor(PlainActor):
         from tempscale.temperature.schedule import Temperature
 
         super().__init__(gpus)
-        self.turn = threading.Lock()
+        self.meter = Meter(_run_of(storage), model.label)
+        self.turn = Turn(self.meter)
         """Held by the piece that runs the model; an actor without a GPU has one piece at a time."""
         self.overlaps = bool(gpus)
         """Whether a piece is written while another one runs the model."""
-        self.model = model
+        self.model, self.name = model, model.label
         self.failed: RunError | None = None
         """What prevented the model from being loaded."""
         self._budget_noted = False
+        self._processor_noted: set[str] = set()
+        """The run folders in which this actor's processor is recorded."""
         device = "cuda" if gpus else "cpu"
         if storage.exists(budget_name(model)) and (budget := budget_kept(storage.read_json(budget_name(model)), device)):
             settings = settings | {"token_budget": budget}
@@ -179,22 +188,32 @@ class ModelActor(PlainActor):
         return other
 
     def take(self, function: Step, block: pa.Table) -> list[dict[str, Any]]:
-        """Run `function(self, number, prepared)` on each row of a block that Ray Data prepared; return what failed."""
+        """Run `function(self, number, prepared)` on each row of a block that Ray Data prepared; return what failed.
+
+        The function takes the turn itself, for as long as it needs the model.
+        """
         reports: list[dict[str, Any]] = block.select(["number", *COLUMNS]).to_pylist()
         for k, report in enumerate(reports):
             if report["failure"] is None:
                 rows = block.column("work").slice(k, 1).combine_chunks().flatten()
-                self.run(function, report["number"], pa.Table.from_struct_array(rows))
+                self._begin(function)
+                function(self, report["number"], pa.Table.from_struct_array(rows))
+                return_freed()
         return reports
 
     def run(self, function: Step, *arguments: Any) -> Any:
         """Run a step's function of one piece of work; return its result when its parts are durable."""
-        self._check()  # It may have been restarted.
+        self._begin(function)
         with self.turn:
             result = function(self, *arguments)
         result = result() if callable(result) else result
         return_freed()
         return result
+
+    def _begin(self, function: Step) -> None:
+        """Begin a piece of work. The actor may have been restarted."""
+        self._check()
+        self.meter.step = getattr(getattr(function, "func", function), "__name__", "")
 
     @override
     def unload(self) -> None:
@@ -222,8 +241,10 @@ class ModelActor(PlainActor):
         """Record the processor that embeds here, because the last digits depend on it."""
         import torch
 
-        name = processor() if self.device.type == "cpu" else torch.cuda.get_device_name(self.device)
-        note_processor(self.storage, name, "embedded")
+        if self.storage.root not in self._processor_noted:
+            name = processor() if self.device.type == "cpu" else torch.cuda.get_device_name(self.device)
+            note_processor(self.storage, name, "embedded")
+            self._processor_noted.add(self.storage.root)
 
     def note_budget(self) -> None:
         """Keep the encoder's token budget in the run, unless the run has one; storage is asked once."""
@@ -234,6 +255,8 @@ class ModelActor(PlainActor):
 
     def encode(self, tokens: Tokens, **options: Any) -> Encoded:
         """Call `Encoder.encode_tokens` so that it isolates texts on which the model fails; a lost GPU ends the process."""
+        self.meter.add("texts", len(tokens))
+        self.meter.add("tokens", sum(tokens.lengths))
         try:
             return self.encoder.encode_tokens(tokens, isolate=True, **options)
         except RuntimeError as error:
@@ -255,7 +278,11 @@ class ModelActor(PlainActor):
         """
         halved_before = self.encoder.halved
         yield
-        memory = self.encoder.halved - halved_before
+        self.note_halved(piece, self.encoder.halved - halved_before, died)
+
+    def note_halved(self, piece: str, memory: int, died: bool) -> None:
+        """Write a note if micro-batches of a piece of work were halved, `memory` times for want of it; see `noting`."""
+        self.meter.add("halvings", memory)
         causes = ["its process died there"] * died + [f"{memory} × memory did not hold one"] * bool(memory)
         name = f"{place(EXCEPTIONS, self.model)}/{piece.replace(' ', '-')}.json"
         self.storage.remove(name)  # An attempt that died may have written it.
@@ -266,6 +293,11 @@ class ModelActor(PlainActor):
     def part(self, kind: str, temperature: Temperature | None, number: int) -> str:
         """The name of one durable part of this actor's model."""
         return part(kind, self.model, temperature, number)
+
+
+def _run_of(storage: Storage) -> str:
+    """The id of the run in a folder, empty where none has begun."""
+    return str(storage.read_object(BEGUN)["run"]) if storage.exists(BEGUN) else ""
 
 
 def _node() -> str:

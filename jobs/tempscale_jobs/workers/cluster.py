@@ -48,6 +48,11 @@ HELPER_CPUS = 0.001
 no processors, such as a cluster's head, and a cluster that grows with what is asked of it starts no node for it.
 """
 
+_OVER_A_JOBS = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
+"""Where a submitted job has variables of its own for its workers, ours are added to them. Without this Ray refuses equal
+names, even with equal values.
+"""
+
 Item = TypeVar("Item")
 
 
@@ -203,7 +208,8 @@ def _join(execution: Execution) -> None:
         raise UsageError("RAY_ADDRESS names no machine of a cluster but a client's or dashboard's address; unset it")
     check_reachable(execution)
     try:
-        ray.init(address=execution.address, runtime_env={"env_vars": _ONE_THREAD}, **_quiet())
+        with private.variables_set(_OVER_A_JOBS):
+            ray.init(address=execution.address, runtime_env={"env_vars": _ONE_THREAD}, **_quiet())
     except AuthenticationError:
         raise UsageError(
             f"the Ray cluster at '{execution.address}' asks for its token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN "
@@ -278,8 +284,13 @@ def configure_data() -> None:
     context.print_on_execution_start = False
     # A pipeline that hangs ends as an incomplete run.
     context.execution_no_progress_timeout_s = DATA_SECONDS
-    # Its errors reach us as exceptions, which become sentences; it would print their tracebacks besides.
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    # Its errors reach us as exceptions, which become sentences; it would print their tracebacks besides. ray-data.log among
+    # the cluster's logs keeps them, and its warnings.
+    logger = logging.getLogger("ray.data")
+    logger.setLevel(logging.WARNING)
+    for handler in [*logger.handlers]:
+        if isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler):
+            logger.removeHandler(handler)
 
 
 def grow_segments() -> None:

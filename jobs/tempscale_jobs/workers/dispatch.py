@@ -25,7 +25,7 @@ from typing_extensions import override
 from tempscale_jobs.errors import AGAIN, IncompleteRun, SickWorker
 from tempscale_jobs.runs.folder import GIVEN, LOST, Model, Run, now
 from tempscale_jobs.runs.journal import Journal, Stage
-from tempscale_jobs.runs.observing import Slow
+from tempscale_jobs.runs.observing import Slow, Work
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.actor import Encoding, ModelActor, PlainActor, Started
@@ -44,6 +44,8 @@ _UNREACHED = 2
 """How often a piece is given out again after Ray could not reach its worker in any of its retries."""
 SICK_STARTS = 2
 """How many workers may fail to start on one machine, or to go on there, before no other is started on it."""
+_REPORT_SECONDS = 1.0
+"""How often the journal is told how the work goes on, at most."""
 _DRAINING_SECONDS = 5.0
 """How often Ray is asked which machines are about to leave."""
 NO_PROGRESS_SECONDS = 3600
@@ -311,7 +313,7 @@ class Crew:
         self.hire(workers)
         with readable_failures():
             block_pieces = (Piece(None, (block,)) for block in blocks)
-            for _, reports, _ in self._results(_Call("take", function, FOR_EVER), block_pieces):
+            for _, reports, _ in self._results(_Call("take", function, FOR_EVER), block_pieces, len(pieces)):
                 for report in reports:
                     raise_reported(report)
                     yield by_number[report["number"]]
@@ -359,8 +361,10 @@ class Crew:
         with readable_failures():
             yield from (piece for piece, *_ in self._results(call, _ordered(self._cluster, pieces)))
 
-    def _results(self, call: _Call, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Any, str | None]]:
-        return _results(_Actors(self, call), pieces, self._cluster.journal)
+    def _results(
+        self, call: _Call, pieces: Iterable[Piece], total: int | None = None
+    ) -> Iterator[tuple[Piece, Any, str | None]]:  # fmt: skip
+        return _results(_Actors(self, call), pieces, self._cluster.journal, total)
 
     def _compute_socm(self, count: int) -> bool:
         """Whether the GPU of every actor that has started computes SOCM."""
@@ -507,6 +511,11 @@ class _Call(NamedTuple):
     more: Mapping[str, Any] = {}
     """Named arguments of the function."""
 
+    @property
+    def name(self) -> str:
+        """What Ray's dashboard calls a piece that has no name."""
+        return str(getattr(getattr(self.function, "func", self.function), "__name__", self.method))
+
 
 class _Tasks:
     """Tasks on CPUs. They have no workers: each place is for one piece, whichever process runs it."""
@@ -527,9 +536,15 @@ class _Tasks:
         """Workers that have not started yet, by the reference that tells when they have."""
         return {}
 
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """How many workers have started, and how many there should be."""
+        return self.at_once, self.at_once
+
     def give(self, worker: Any, piece: Piece) -> Any:
         """Begin a piece; return the reference of its result."""
-        return self._task.remote(*piece.arguments)
+        task = self._task.options(name=piece.name) if piece.name else self._task
+        return task.remote(*piece.arguments)
 
     def join(self, reference: Any) -> None:
         """A worker has started."""
@@ -560,9 +575,16 @@ class _Actors(_Tasks):
     def starting(self) -> Mapping[Any, Any]:
         return self._crew.starting
 
+    @property
+    @override
+    def numbers(self) -> tuple[int, int]:
+        started = len(self._crew.actors)
+        return started, started + len(self._crew.starting)
+
     @override
     def give(self, worker: Any, piece: Piece) -> Any:
-        method = getattr(worker, self._call.method).options(max_task_retries=self._call.retries)
+        how = {"max_task_retries": self._call.retries, "name": piece.name or self._call.name}
+        method = getattr(worker, self._call.method).options(**how)
         return method.remote(self._call.function, *piece.arguments, **self._call.more)
 
     @override
@@ -594,29 +616,33 @@ class _Actors(_Tasks):
         return ended
 
 
-def _ordered(cluster: Cluster, pieces: Iterable[Piece]) -> Iterator[Piece]:
+def _ordered(cluster: Cluster, pieces: Iterable[Piece]) -> Iterable[Piece]:
     """A list of pieces with the costliest first, so that none keeps one worker busy after the others are done."""
     if not isinstance(pieces, Sequence):
-        return iter(pieces)
-    return iter(cluster.ordered(sorted(pieces, key=lambda piece: -piece.cost)))
+        return pieces
+    return cluster.ordered(sorted(pieces, key=lambda piece: -piece.cost))
 
 
 def _results(
-    workers: _Tasks, pieces: Iterable[Piece], journal: Journal | None
+    workers: _Tasks, pieces: Iterable[Piece], journal: Journal | None, total: int | None = None
 ) -> Iterator[tuple[Piece, Any, str | None]]:  # fmt: skip
-    """Give pieces to workers as these become free; yield each with its result, or the reason why it is given up."""
+    """Give pieces to workers as these become free; yield each with its result, or the reason why it is given up.
+
+    `total` is how many there are, where that is not a list's length.
+    """
     import ray
     import ray.exceptions
 
     waiting, retried = iter(pieces), list[tuple[Piece, int]]()
     """Pieces whose worker could not be reached come again, with how often that has happened to each."""
     following: tuple[Piece, int] | None = None
-    progressed = time.monotonic()
+    progress = _Progress(journal, len(pieces) if isinstance(pieces, Sequence) else total)
     with Flights(journal, workers.at_once) as flights:
         while True:
             following = following or _following(retried, waiting)
             if following is None and not flights.flying:
                 return
+            progress.report(workers)
             workers.leave([flight.worker for flight in flights.flying.values()])
             if following is not None and workers.idle:
                 worker, (piece, unreached), following = workers.idle.pop(0), following, None
@@ -632,18 +658,8 @@ def _results(
             except ray.exceptions.RayError as error:
                 flights.end(reference, finished=False)
                 raise_changed(error)
-                if isinstance(error, ray.exceptions.NodeDiedError) and time.monotonic() - progressed < NO_PROGRESS_SECONDS:
-                    retried.append((flight.piece, flight.unreached))
-                    workers.idle.append(flight.worker)
-                    continue
-                if (why := sick(error)) is not None and not workers.gives_up:
-                    retried.append((flight.piece, flight.unreached))
-                    workers.replace_sick(flight.worker, why)
-                    continue
-                # Ray counts as a retry each attempt to reach a worker whose node it does not know to be lost yet.
-                if isinstance(error, ray.exceptions.ActorUnavailableError) and flight.unreached < _UNREACHED:
-                    retried.append((flight.piece, flight.unreached + 1))
-                    workers.lose(flight.worker, for_good=False)
+                if (times := _again(workers, flight, error, progress)) is not None:
+                    retried.append((flight.piece, times))
                     continue
                 if not workers.gives_up:
                     raise
@@ -652,8 +668,57 @@ def _results(
             else:
                 flights.end(reference)
                 workers.idle.append(flight.worker)
-                progressed = time.monotonic()
+                progress.finish()
                 yield flight.piece, result, None
+
+
+def _again(workers: _Tasks, flight: _Flight, error: Exception, progress: _Progress) -> int | None:
+    """How often the worker of a piece that failed could not be reached, where the piece is given out again; else None."""
+    import ray.exceptions
+
+    unreached: int | None = None
+    if isinstance(error, ray.exceptions.NodeDiedError) and progress.is_recent:
+        workers.idle.append(flight.worker)
+        unreached = flight.unreached
+    elif (why := sick(error)) is not None and not workers.gives_up:
+        workers.replace_sick(flight.worker, why)
+        unreached = flight.unreached
+    # Ray counts as a retry each attempt to reach a worker whose node it does not know to be lost yet.
+    elif isinstance(error, ray.exceptions.ActorUnavailableError) and flight.unreached < _UNREACHED:
+        workers.lose(flight.worker, for_good=False)
+        unreached = flight.unreached + 1
+    progress.retried += unreached is not None
+    return unreached
+
+
+@dataclass
+class _Progress:
+    """How far the pieces of a step are."""
+
+    journal: Journal | None
+    left: int | None
+    retried: int = 0
+    """Pieces that were given out again since the last report."""
+    _finished: float = field(default_factory=time.monotonic)
+    _reported: float = 0.0
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether a piece was finished, or the step began, within an hour."""
+        return time.monotonic() - self._finished < NO_PROGRESS_SECONDS
+
+    def finish(self) -> None:
+        """A piece is done."""
+        self._finished = time.monotonic()
+        self.left = None if self.left is None else self.left - 1
+
+    def report(self, workers: _Tasks) -> None:
+        """Tell the journal, once a second at most."""
+        if self.journal is None or time.monotonic() - self._reported < _REPORT_SECONDS:
+            return
+        self._reported = time.monotonic()
+        self.journal.work(Work(self.left, *workers.numbers, self.retried))
+        self.retried = 0
 
 
 def _following(retried: list[tuple[Piece, int]], waiting: Iterator[Piece]) -> tuple[Piece, int] | None:

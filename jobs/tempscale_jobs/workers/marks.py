@@ -29,6 +29,8 @@ class Marks:
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name, self.fine = storage, name, False
+        self._found = _read(storage, name)
+        """What a process left that died."""
         self.known: dict[str, Any] = {}
 
     def begin(self, batches: list[list[int]]) -> list[list[int]]:
@@ -37,8 +39,7 @@ class Marks:
         It sets `deadly`, the sequences to skip, `halved`, whether a micro-batch was halved, and `fine`, whether each one is
         marked. A GPU must then have ended one before the next is marked, which it need not otherwise.
         """
-        marks = _read(self._storage, self._name)
-        died_before = marks is not None
+        marks, died_before = self._found, self._found is not None
         marks = marks or {"doing": None, "last": None, "batches": None, "deadly": [], "elsewhere": 0, "deaths": 0}
         doing = marks["doing"]
         marks["deaths"] += died_before

@@ -1,5 +1,6 @@
 """Super-tiles on Ray: a worker that dies in the middle, another order, a GPU worker: the same bytes or the same figures."""
 
+import collections
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,11 @@ from tempscale.collapse import tiles
 from tempscale.collapse.aggregates import CosineCells, merge_tree
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.runs.folder import numbered
+from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import blocks
+from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.neighbours import Labels, Names, merge
+from tempscale_jobs.tables import parts
 from tempscale_jobs.workers import cluster as sessions
 from tempscale_jobs.workers.actor import PlainActor
 from tempscale_jobs.workers.dispatch import Piece, run_tasks
@@ -148,6 +152,38 @@ def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
         for side in ("rows", "columns")[: 1 if i == j else 2]:
             near, expected = blocks.read_near(tiling, i, j, side), blocks.read_near(undisturbed, i, j, side)
             assert (near.label == expected.label).all()
+
+
+def many_blocks(folder):
+    """Four panels of three small blocks."""
+    storage = Storage(str(folder))
+    tiling = Tiling(storage, "partials/cosine", 1, 0, 0.9, 0, 12, together=3)
+    for k in range(tiling.count):
+        columns = {"embedding": parts.row_bytes(np.eye(4, dtype=np.float32)), "interval": np.zeros(4, np.int16)}
+        columns |= {"label": np.arange(4, dtype=np.int32), "text_id": list("abcd"), "document": [None] * 4}
+        storage.write_table(tiling.block(k), parts.blocks(4).build(columns), "none")
+    return tiling
+
+
+@pytest.mark.parametrize(("room", "reads"), [(1 << 30, 12), (0, 14 + 10 + 6 + 0)])
+def test_a_gpu_worker_reads_each_block_once_a_panel(tmp_path, monkeypatch, room, reads):
+    """With room for all each is read once at all; without any, what the pair of panels before did not leave."""
+    tiling, read = many_blocks(tmp_path / "run"), []
+    monkeypatch.setattr(blocks, "HELD_BYTES", room)
+    blocks._held.clear()
+    whole = type(tiling.storage).read_table
+
+    def counted(self, name, *given, **how):
+        read.append(name)
+        return whole(self, name, *given, **how)
+
+    monkeypatch.setattr(type(tiling.storage), "read_table", counted)
+    for i, j in tiles.upper_triangle(tiling.panels):
+        seen = [(tile.row, tile.column) for tile in blocks.tiles_read_once(tiling, i, j)]
+        assert seen == [(a, b) for a in tiling.panel(i) for b in tiling.panel(j) if a <= b]
+    names = collections.Counter(read)
+    assert set(names) == {tiling.block(k) for k in range(12)}
+    assert sum(names.values()) == reads
 
 
 def test_in_flight_work_is_bounded(cluster):

@@ -1,11 +1,13 @@
 """What `tempscale submit` sends, refuses and answers, against a head that is told what to say."""
 
 import datetime
+import platform
 import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import ray
 from typer.testing import CliRunner
 
 from tempscale_jobs.cli.app import app
@@ -20,12 +22,15 @@ RUN = ["audit", "--corpus", "s3://corpora/docs.parquet", "--out", "s3://nights/{
 class Head:
     """A head that knows some jobs; of one that is followed it tells one state after another."""
 
-    def __init__(self, *states, jobs=(), logs=("",)):
-        self.states, self.jobs, self.logs = list(states), list(jobs), list(logs)
+    def __init__(self, *states, jobs=(), logs=("",), versions=None):
+        self.states, self.jobs, self.logs, self.told = list(states), list(jobs), list(logs), versions or {}
         self.sent, self.travelled, self.asked = [], {}, 0
 
     def list_jobs(self):
         return self.jobs
+
+    def versions(self):
+        return self.told
 
     def submit_job(self, **how):
         self.sent.append(how)
@@ -95,6 +100,22 @@ def accepted(told, *arguments, jobs=()):
     run = told(client, *arguments)
     assert run.code == 0, run.err
     return client
+
+
+@pytest.mark.parametrize(
+    ("versions", "sent"),
+    [
+        ({"Ray": ray.__version__, "Python": platform.python_version()}, True), ({}, True), ({"Ray": "", "Python": ""}, True),
+        ({"Ray": "2.9.0", "Python": platform.python_version()}, False), ({"Ray": ray.__version__, "Python": "3.9.1"}, False),
+    ],
+)  # fmt: skip
+def test_nothing_is_sent_to_a_cluster_of_another_ray_or_python(told, versions, sent):
+    client = Head(DONE, versions=versions)
+    run = told(client, "--night", NIGHT, "--", *RUN)
+    assert (run.code, bool(client.sent)) == ((0, True) if sent else (2, False)), run.err
+    assert sent or "2.9.0" in run.err or "3.9.1" in run.err
+    client = Head(DONE, versions=versions)
+    assert told(client, "--image-code", "--night", NIGHT, "--", *RUN).code == 0
 
 
 def test_the_job_is_the_command_with_its_night_and_its_cluster(told):

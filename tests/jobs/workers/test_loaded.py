@@ -137,7 +137,7 @@ def begun(model, tmp_path):
 
 
 def embed(worker, work):
-    return worker.run(lambda actor, number, piece: embed_shard(actor, number, piece, actor.storage), 0, work)
+    return embed_shard(worker, 0, work, worker.storage)
 
 
 def overwritten(path):

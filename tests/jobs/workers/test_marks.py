@@ -94,7 +94,7 @@ def test_a_shard_loses_the_text_that_kills_its_process_and_no_other(tmp_path, ti
 
         worker.encoder.hidden_states = guarded
         try:
-            embed_shard(worker, 0, work, storage)()
+            embed_shard(worker, 0, work, storage)
             break
         except Death:
             deaths += 1
