@@ -35,8 +35,8 @@ def test_the_slowest_measured_card_has_its_columns_and_nothing_is_computed(table
     assert "one GPU (NVIDIA X, " in found
     assert "50 in tf32, with 768 dimensions" in found
     assert "not timed" not in found
-    # 5·10¹³ pairs: 17.4 h of 16 cores of 5·10⁷ pairs a second. Eight cards of 5·10¹⁰ take 125 s, but 213 s to read: 22 panels
-    # of 7 blocks of 65,536 · 1,536 bytes, the square of 22 times; a card reads 200 MB a second.
+    # 5·10¹³ pairs: 17.4 h of 16 cores of 5·10⁷ pairs a second. Eight cards of 5·10¹⁰ take 125 s, and 213 s to read the
+    # square of 22 panels, each of 7 blocks of 65,536 · 1,536 bytes, at 200 MB a second.
     assert cells(found, 10_000_000)[1:6] == ["5·10¹³", "17.4 h", "17 min", "4 min", "27 s"]
     assert cells(found, 10_000_000)[-1] == "0.34 TB"
     faster = table(("NVIDIA X", [CARD | {"rate": 1e10}]))

@@ -224,3 +224,17 @@ def test_a_node_that_does_not_answer_is_not_waited_for(no_ray):
         answers = dict(ask_nodes(held_back, {quick: (0,), late: (600,)}, patience=2))
         assert answers == {quick: quick}
         assert time.monotonic() - begun < 60
+
+
+def variables():
+    return {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OF_THE_JOB")}
+
+
+@pytest.mark.parametrize("threads", ["1", "8"])
+def test_a_job_with_variables_of_its_own_for_its_workers_is_joined(no_ray, monkeypatch, threads):
+    """Ray refuses equal names in a job and in what it runs; one thread decides bytes, and the job's other variables stay."""
+    own = {"runtime_env": {"env_vars": {"OMP_NUM_THREADS": threads, "OF_THE_JOB": "yes"}}}
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps(own))
+    with cluster_of({"num_cpus": 1}) as (session, _):
+        (seen,) = results(session, variables, [()], "look")
+    assert seen == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OF_THE_JOB": "yes"}
