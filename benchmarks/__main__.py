@@ -1,8 +1,8 @@
 """`python -m benchmarks [NAME …]` writes a table, a file in results/, and docs/performance.md.
 
-Names: embedding, paragraphs, overhead, socm, cosine, stage, growth, workers, layers, grid, proofs, gpu. mean_socm, reading,
-correcting, vectors, shrinking and million take minutes to half an hour and run only if they are named. `python -m
-benchmarks render` measures nothing and writes the page again.
+Names: embedding, paragraphs, overhead, socm, cosine, stage, growth, workers, layers, grid, proofs, panels, gpu.
+mean_socm, reading, correcting, vectors, shrinking and million take minutes to half an hour and run only if they are named.
+`python -m benchmarks render` measures nothing and writes the page again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ON_REQUEST = ("mean_socm", "reading", "correcting", "vectors", "shrinking", "mil
 def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """The benchmarks by name, in the order of measurement."""
     from benchmarks import correcting, cosine, embedding, gpu, gpu_embedding, grid, growth, layers, mean_socm, million  # isort: skip
-    from benchmarks import overhead, paragraphs, proofs, reading, shrinking, socm, stage, vectors, workers  # isort: skip
+    from benchmarks import overhead, panels, paragraphs, proofs, reading, shrinking, socm, stage, vectors, workers  # isort: skip
 
     return {
         "embedding": embedding.measure,
@@ -39,6 +39,7 @@ def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "layers": layers.measure,
         "grid": grid.measure,
         "proofs": proofs.measure,
+        "panels": panels.measure,
         "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure(), *layers.measure_gpu()],
         "mean_socm": mean_socm.measure,
         "reading": reading.measure,

@@ -122,6 +122,13 @@ GROUPS = {
         no model runs. The ratio is that of the seconds of one worker. No limit applies.""",
         "ratio to one worker",
     ),
+    "panels": Group(
+        "Reading the blocks of two panels",
+        """Two panels of sixteen blocks of 8,192 texts with embeddings of 384 dimensions, 256 tiles, without any computing:
+        what a GPU would wait for. From files that the system keeps in memory, and from moto, a stand-in of S3 in one process
+        of Python. No limit applies.""",
+        "ratio to each tile's own reading",
+    ),
     "proofs": Group(
         "What proofs cost",
         """A part of 65,536 texts with embeddings of 384 dimensions, written and read by pyarrow alone, and with the

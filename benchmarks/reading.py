@@ -20,8 +20,8 @@ import json, os, sys, time
 import psutil, ray
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.corpus.shards import Texts
-from tempscale_jobs.corpus.stream import Stream
+from tempscale_jobs.corpus.shards import TextShards
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import cluster as sessions
 
@@ -31,10 +31,10 @@ memory = lambda: psutil.Process().memory_full_info().uss
 with sessions.session(Execution.model_validate({"workers": workers})) as cluster:
     ray.get([ray.remote(num_cpus=0)(lambda: os.getpid()).remote() for _ in range(4)])
     before, begun = memory(), time.perf_counter()
-    stream = Stream(Storage(out), Texts(config.corpus, config.embedding, out), 0, out)
-    stream.finish(cluster)
+    reader = SourceReader(Storage(out), TextShards(config.corpus, config.embedding, out), 0, out)
+    reader.finish(cluster)
     seconds = time.perf_counter() - begun
-    found = {"seconds": seconds, "grown": memory() - before, "texts": stream.index.analysed}
+    found = {"seconds": seconds, "grown": memory() - before, "texts": reader.index.analysed}
 print(json.dumps(found))
 """
 

@@ -75,6 +75,7 @@ _FURTHER: dict[str, Callable[[Any], str]] = {
     "driver_step_bytes": lambda value: f"the driver's memory {_size(value)}",
     "operations": lambda value: f"{value:,.0f} operations",
     "driver_operations": lambda value: f"{value:,.0f} of them the driver's",
+    "blocks_read": lambda value: f"{value:,} blocks read",
     "read_bytes": lambda value: f"{_size(value)} read",
     "written_bytes": lambda value: f"{_size(value)} written",
     "memory_over_fewer": lambda value: f"{value:.2f} times the memory of fewer",
