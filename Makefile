@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: audit test proof soak mutants coverage check bench gpu requirements clean
+.PHONY: audit test proof soak cluster mutants coverage check bench gpu requirements clean
 .DELETE_ON_ERROR:
 # Hundreds of processes import the same files: each file is compiled once.
 unexport PYTHONDONTWRITEBYTECODE
@@ -33,6 +33,10 @@ coverage: $(VENV)/.dev $(VENV)/.sbom
 # An hour and a half.
 soak: $(VENV)/.dev
 	$(BIN)/python tests/soak.py
+
+# The job of cluster/slurm on a real Slurm of two machines, both on this one: tests/clusters.py. As root; ten minutes.
+cluster: $(VENV)/.dev
+	$(BIN)/python tests/clusters.py
 
 # Whether the tests would notice a mistake: each of tests/mutations.py is made in a copy, and its tests are run. Two hours.
 mutants: $(VENV)/.dev

@@ -32,6 +32,30 @@ FAULTS = (
         ),
     ),
     (
+        "A worker finds its GPU sick when it starts, or loses it in the middle and finds it sick then",
+        "its pieces go to others; the machine is named in status.json, run.json and the report; the run ends with 3 only if "
+        "no worker can start anywhere",
+        (
+            "test_sick::test_a_node_with_sick_cards_costs_only_its_own_work",
+            "test_sick::test_a_worker_that_is_lost_in_the_middle_leaves_its_pieces_to_others",
+            "test_sick::test_where_no_worker_can_start_the_run_ends_with_the_reason",
+            "test_meter::test_the_status_file_names_lost_workers_at_once",
+        ),
+    ),
+    (
+        "A node is about to leave the cluster; a node does not answer",
+        "it is given no new piece; it is waited for no longer than a minute or five",
+        (
+            "test_sick::test_a_node_that_drains_is_given_no_new_piece",
+            "test_sick::test_a_node_that_does_not_answer_is_not_waited_for",
+        ),
+    ),
+    (
+        "A cluster begins with a head without processors",
+        "what waits makes it grow, and the head does none of the work",
+        ("test_sick::test_a_cluster_that_begins_with_a_head_alone_gets_nodes_because_work_waits",),
+    ),
+    (
         "The driver is killed, alone and with all of its processes",
         "the same command resumes; no finished part is repeated; the same bytes",
         (
@@ -419,11 +443,25 @@ def _head(soak: dict[str, Any], mutants: dict[str, Any]) -> list[str]:
         f"| faults injected | {len(FAULTS)} kinds, by {len(named)} tests |",
         f"| kills in the last soak ({storms['on']}) | {storms['kills']}, {bytes_of_soak} |",
         *_slow(soak),
+        *_slurm(),
         f"| mistakes made in the code, and noticed by the tests | {_noticed(mutants)} |",
         f"| bad inputs tested | {sum(sum(map(cases, tests[file])) for file, _ in BAD_INPUTS)} cases written out |",
         f"| [run by the tests](coverage.md), of the code that decides numbers or what is kept | {coverage_page.share()} |",
         f"| drawn by hypothesis | {len(examples)} tests, at least {sum(e.examples for e in examples):,} examples a run |",
     ]
+
+
+def _slurm() -> list[str]:
+    """The job of cluster/slurm, where `make cluster` has run it."""
+    file = ROOT / "benchmarks" / "results" / "cluster.json"
+    if not file.exists() or "slurm" not in (record := json.loads(file.read_text("utf-8"))):
+        return []
+    ways = "; ".join(
+        f"{job['what'].removeprefix('slurm, ')}: {job['seconds']} s"
+        + f", {job['parts_kept']} parts kept" * bool(job["parts_kept"])
+        for job in record["slurm"]
+    )
+    return [f"| [the job for Slurm](../cluster/slurm/README.md) on a real one of two machines ({record['on']}) | {ways} |"]
 
 
 def _slow(soak: dict[str, Any]) -> list[str]:

@@ -1,0 +1,223 @@
+"""The job of cluster/slurm on a real Slurm: two machines of it on this one, each with a network of its own.
+
+`make cluster`, as root on Debian with `apt-get install slurm-wlm munge iproute2`, takes about ten minutes. It writes what
+ran to benchmarks/results/cluster.json. What could not be done is named with the command that failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "benchmarks" / "results" / "cluster.json"
+JOB = ROOT / "cluster" / "slurm" / "tempscale.sbatch"
+NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter")
+NETWORK = "10.99.0"
+AUDIT = """
+[corpus]
+source = "docstrings:scipy"
+sample = 300
+[embedding]
+max_length = 128
+shard_texts = 16
+"""
+SECONDS = 900
+"""The longest that one job may take."""
+CONFIGURATION = """ClusterName=here
+SlurmctldHost={host}({network}.254)
+AuthType=auth/munge
+CredType=cred/munge
+SlurmUser=root
+SlurmdUser=root
+SlurmctldPort=16817
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/controller.pid
+SlurmdPidFile={folder}/%n.pid
+SlurmctldLogFile={folder}/controller.log
+SlurmdLogFile={folder}/%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+ReturnToService=2
+MailProg=/bin/true
+NodeName=n1 NodeHostname={host} NodeAddr={network}.1 Port=17001 CPUs=2 State=UNKNOWN
+NodeName=n2 NodeHostname={host} NodeAddr={network}.2 Port=17002 CPUs=2 State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES State=UP MaxTime=INFINITE
+"""
+
+
+class Impossible(Exception):
+    """What this machine cannot do."""
+
+
+def told(*command: str, check: bool = True, **how: object) -> str:
+    """The output of a command; one that fails is named."""
+    run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS, **how)
+    if check and run.returncode:
+        raise Impossible(f"{' '.join(command)}: {(run.stderr or run.stdout).strip()[-300:]}")
+    return run.stdout
+
+
+@contextmanager
+def two_networks() -> Iterator[list[str]]:
+    """Two network namespaces with an address each, which see one another and this machine."""
+    names = [f"tempscale{k}" for k in (1, 2)]
+    told("ip", "link", "add", "tempscale0", "type", "bridge")
+    try:
+        told("ip", "addr", "add", f"{NETWORK}.254/24", "dev", "tempscale0")
+        told("ip", "link", "set", "tempscale0", "up")
+        for k, name in enumerate(names, 1):
+            told("ip", "netns", "add", name)
+            told("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
+            told("ip", "link", "set", name, "master", "tempscale0", "up")
+            told("ip", "-n", name, "addr", "add", f"{NETWORK}.{k}/24", "dev", "eth0")
+            for device in ("eth0", "lo"):
+                told("ip", "-n", name, "link", "set", device, "up")
+            told("ip", "-n", name, "route", "add", "default", "via", f"{NETWORK}.254")
+        yield names
+    finally:
+        for name in names:
+            told("ip", "netns", "del", name, check=False)
+        told("ip", "link", "del", "tempscale0", check=False)
+
+
+@contextmanager
+def slurm(folder: Path) -> Iterator[dict[str, str]]:
+    """A Slurm of two machines; yields the environment in which its commands find it, and tempscale."""
+    host = told("hostname", "-s").strip()
+    (folder / "state").mkdir()
+    configuration = folder / "slurm.conf"
+    configuration.write_text(CONFIGURATION.format(folder=folder, host=host, network=NETWORK))
+    places = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    environment = os.environ | {"SLURM_CONF": str(configuration), "PATH": os.pathsep.join(places), "HOME": str(folder)}
+    environment = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
+    if not subprocess.run(["pgrep", "munged"], capture_output=True, check=False).stdout:
+        told("service", "munge", "start")
+    with two_networks() as networks:
+        try:
+            told("slurmctld", env=environment)
+            for k, network in enumerate(networks, 1):
+                told("nsenter", f"--net=/run/netns/{network}", "slurmd", "-N", f"n{k}", env=environment)
+            until(
+                lambda: "idle" in told("sinfo", "--noheader", "--format=%T", env=environment), 60, "both machines are idle"
+            )
+            yield environment
+        finally:
+            told("scontrol", "shutdown", check=False, env=environment)
+            for pid in folder.glob("*.pid"):
+                told("kill", pid.read_text().strip(), check=False)
+
+
+def until(holds, seconds: float, what: str) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > end:
+            raise Impossible(f"not within {seconds:.0f} seconds: {what}")
+        time.sleep(0.5)
+
+
+class Job:
+    """A job of Slurm that runs one command of tempscale on both machines."""
+
+    def __init__(self, folder: Path, environment: dict[str, str], name: str) -> None:
+        self.out, self._environment, self._folder = folder / name, environment, folder
+        (folder / "audit.toml").write_text(AUDIT)
+        self.command = ["audit", str(folder / "audit.toml"), "--out", str(self.out)]
+        self.number = ""
+
+    def submit(self) -> None:
+        """Queue it."""
+        line = ["sbatch", "--parsable", "--nodes=2", f"--output={self.out}-%j.log", str(JOB), *self.command]
+        self.number = told(*line, env=self._environment, cwd=self._folder).strip()
+
+    def tell(self, *command: str) -> None:
+        """Give Slurm a command about it."""
+        told(*command, self.number, env=self._environment)
+
+    def fact(self, name: str) -> str:
+        """What Slurm knows of it."""
+        words = told("scontrol", "--oneliner", "show", "job", self.number, env=self._environment).split()
+        return next(word.partition("=")[2] for word in words if word.startswith(f"{name}="))
+
+    def end(self) -> tuple[str, str]:
+        """Wait for its end; its state, its exit code and the signal that ended it."""
+        until(lambda: self.fact("JobState") not in ("PENDING", "RUNNING", "COMPLETING"), SECONDS, f"job {self.number} ends")
+        return self.fact("JobState"), self.fact("ExitCode")
+
+    @property
+    def parts(self) -> dict[Path, int]:
+        """The parts of texts/ with their times of writing."""
+        return {file: file.stat().st_mtime_ns for file in self.out.glob("texts/*/*/part-*.parquet")}
+
+    def part_by_part(self) -> dict[Path, int]:
+        """Wait until some of the texts are embedded; the parts."""
+        until(lambda: len(self.parts) >= 6 or (self.out / "run.json").exists(), SECONDS, "six parts of texts/")
+        return self.parts
+
+    @property
+    def record(self) -> dict[str, object]:
+        """What its run.json says."""
+        return json.loads((self.out / "run.json").read_text())
+
+
+def jobs(folder: Path, environment: dict[str, str]) -> list[dict[str, object]]:
+    """Whole, requeued while it embeds, and cancelled while it embeds and submitted again."""
+    told(str(Path(sys.executable).parent / "ray"), "get-auth-token", "--generate", env=environment)
+    found = []
+    for name in ("whole", "requeued", "cancelled"):
+        job, begun = Job(folder, environment, name), time.monotonic()
+        job.submit()
+        before = {} if name == "whole" else job.part_by_part()
+        if name == "requeued":
+            job.tell("scontrol", "requeue")
+        if name == "cancelled":
+            job.tell("scancel")
+            ended = job.end()
+            assert ended[0] == "CANCELLED", ended
+            before = job.parts
+            job.submit()
+        state, code = job.end()
+        if (state, code) != ("COMPLETED", "0:0"):
+            log = max(folder.glob(f"{name}-*.log"), key=lambda path: path.stat().st_mtime).read_text()
+            raise Impossible(f"the job {name} ended as {state} {code}: {log[-1500:]}")
+        assert job.record["corpus"]["analysed"] == 300
+        kept = {file: job.parts[file] for file in before}
+        assert kept == before, "a finished part was written again"
+        found.append(
+            {"what": f"slurm, {name}", "seconds": round(time.monotonic() - begun), "parts_kept": len(before),
+             "restarts": int(job.fact("Restarts")), "run": job.record["run"], "versions": job.record["versions"]}
+        )  # fmt: skip
+        print(json.dumps(found[-1]), flush=True)
+    return found
+
+
+def main() -> int:
+    """Run what this machine can; write the record."""
+    commit = told("git", "-C", str(ROOT), "rev-parse", "HEAD").strip()
+    record: dict[str, object] = {"commit": commit, "on": time.strftime("%Y-%m-%d"), "not_done": []}
+    try:
+        if absent := [name for name in NEEDED if shutil.which(name) is None]:
+            raise Impossible(f"not installed: {', '.join(absent)} (apt-get install slurm-wlm munge iproute2)")
+        with tempfile.TemporaryDirectory(prefix="tempscale-slurm-") as folder, slurm(Path(folder)) as environment:
+            record["slurm"] = jobs(Path(folder), environment)
+    except Impossible as error:
+        record["not_done"] = [str(error)]
+        print(f"not done: {error}", file=sys.stderr)
+    RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    return 0 if "slurm" in record else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
