@@ -91,4 +91,5 @@ def workers(cluster: Cluster) -> list[Processor]:
     # themselves answers too late and decides nothing.
     nodes: list[str | None] = [*machines(cluster)] or [None]
     claim = {"num_gpus": LITTLE} if gpu else {"num_cpus": HELPER_CPUS}
-    return [answer for _, answer in ask_nodes(here, dict.fromkeys(nodes, (gpu,)), claim)]
+    answers = (answer for _, answer in ask_nodes(here, dict.fromkeys(nodes, (gpu,)), claim))
+    return [answer for answer in answers if answer is not None]

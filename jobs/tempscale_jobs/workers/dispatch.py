@@ -184,9 +184,9 @@ def ask_nodes(
 ) -> Generator[tuple[str | None, Any]]:  # fmt: skip
     """Run a function on each of these nodes, with its arguments; yield (node, answer) as they come.
 
-    None is any node that has what is claimed, which is nothing without a `claim`. A node that dies gives no answer, nor
-    does one that has none `patience` seconds after the first. Where one answer ends all, the others may still be at work:
-    `linger` waits for them.
+    None is any node that has what is claimed, which is nothing without a `claim`. A node that dies gives no answer, and
+    one that has none `patience` seconds after the first comes with None. Where one answer ends all, the others may still be
+    at work: `linger` waits for them.
 
     Raises:
         IncompleteRun: none answered within an hour.
@@ -210,6 +210,7 @@ def ask_nodes(
             if not ready and is_first:
                 raise IncompleteRun(_NO_PLACE)
             if not ready:
+                yield from dict.fromkeys(left.values()).items()
                 return
             node = left.pop(ready[0])
             with readable_failures(), suppress(*dead):

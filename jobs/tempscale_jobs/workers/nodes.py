@@ -45,11 +45,15 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
     try:
         # A node that dies during the check gives no answer, and the run will not use it.
         arguments: dict[str | None, tuple[Any, ...]] = {node: (roots, list(models), token, node) for node in nodes}
-        silent = dict(nodes)
+        silent = list[str]()
         with closing(ask_nodes(answer, arguments, patience=_CHECK_SECONDS, linger=ANSWER_SECONDS)) as answers:
-            for node, (are_read, are_present, kind) in answers:
+            for node, told in answers:
+                address = nodes[str(node)]
+                if told is None:
+                    silent.append(address)
+                    continue
+                are_read, are_present, kind = told
                 processors.add(kind)
-                address = silent.pop(str(node))
                 for (option, storage), is_read in zip(local, are_read, strict=True):
                     name = f"{PROOF}-{token}/{node}"
                     if not (is_read and storage.exists(name) and storage.read(name) == token.encode()):
@@ -65,9 +69,9 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
     finally:
         for _, storage in local:
             storage.remove(f"{PROOF}-{token}")
-    if hanging := [silent[node] for node in silent.keys() & _alive()]:
+    if silent:
         raise IncompleteRun(
-            f"node {' and '.join(hanging)} did not answer within {_CHECK_SECONDS // 60} minutes; see ray status, or take it "
+            f"node {' and '.join(silent)} did not answer within {_CHECK_SECONDS // 60} minutes; see ray status, or take it "
             "out of the cluster, and start the same command again"
         )
     return processors

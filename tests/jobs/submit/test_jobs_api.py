@@ -58,7 +58,10 @@ def serve(port, agent_port, temporary):
         (raylet,) = node.all_processes["raylet"]
         return sum("ModelActor" in " ".join(child.cmdline()) for child in psutil.Process(raylet.process.pid).children())
 
-    cluster = start()
+    try:
+        cluster = start()
+    except Exception:  # Ray gives its processes half a minute to start, which a busy machine may need for something else.
+        cluster = start()
     print(cluster.head_node.get_session_dir_path(), flush=True)
     for line in sys.stdin:
         if line.strip() == "restart":

@@ -4,7 +4,6 @@ import collections
 import json
 import os
 import sys
-import threading
 import time
 from functools import partial
 from itertools import pairwise
@@ -25,6 +24,7 @@ from tempscale_jobs.workers import actor, dispatch
 from tempscale_jobs.workers import cluster as sessions
 from tempscale_jobs.workers import nodes as shared
 from tempscale_jobs.workers.dispatch import Crew, Piece, results
+from tempscale_jobs.workers.meter import Meter, Turn
 from tempscale_jobs.workers.nodes import answer
 
 pytestmark = pytest.mark.proof
@@ -46,7 +46,8 @@ class PlacedActor(actor.ModelActor):
     able, failed = False, None
 
     def __init__(self, gpus, settings, **arguments):
-        self.turn = threading.Lock()
+        self.meter = Meter("", "")
+        self.turn = Turn(self.meter)
         self.gpus, self.budget = gpus, settings["token_budget"]
 
     def computes_socm(self):
@@ -173,7 +174,7 @@ def test_tasks_have_the_cpus_beside_the_gpus(cluster, tmp_path):
     """Five CPUs, one of them left to the driver; where workers have no GPUs their number counts, as the user gave it."""
     one_gpu, one_cpu = sessions.Cluster(1, 1), sessions.Cluster(1, 0)
     assert (one_gpu.tasks, one_cpu.tasks, sessions.Cluster(9, 1).tasks) == (4, 1, 9)
-    assert actor.ahead(one_gpu) == 4
+    assert actor.ahead(one_gpu) == 32  # As many run as there are CPUs, those of nodes to come among them.
     for own, together in ((one_gpu, 4), (one_cpu, 1)):
         folder = tmp_path / str(together)
         folder.mkdir()
@@ -278,7 +279,7 @@ def test_several_actors_share_a_gpu(cluster, crew):
     together = sessions.Cluster(2 * NODES * GPUS, 1, actors_per_gpu=2)
     assert (cluster.workers, cluster.gpus) == (NODES * GPUS, 1)
     claims = [own.claim for own in (together, cluster, sessions.Cluster(3, 0))]
-    assert claims == [{"num_gpus": 0.5}, {"num_gpus": 1}, {"num_cpus": 1}]
+    assert claims == [{"num_gpus": 0.5}, {"num_gpus": 1}, {"num_cpus": 1 - sessions.HELPER_CPUS}]
     with crew(cluster=together) as own:
         own.hire(together.workers)
         reports = [report for _, report in own.run(placed, pieces(60))]
