@@ -100,7 +100,6 @@ uploaded_blocks: dict[tuple[int, str, str], tuple[Block, _Block]] = {}
 """Blocks on a device by the identity of what was uploaded, which is kept beside them; the last used last."""
 
 
-@lru_cache(maxsize=8)
 def _room(device: str) -> int:
     """Bytes of the blocks that stay on a device."""
     least, most = BLOCKS_BYTES

@@ -321,7 +321,7 @@ def test_a_device_gets_a_block_once_for_all_its_tiles():
     with mock.patch.object(gpu.torch, "tensor", wraps=torch.tensor) as uploaded:
         cosine_tiles(tiles, 3, neighbours=2, device="cpu:0")
         assert uploaded.call_count == 2 * len(parts)  # Embeddings and labels.
-    with mock.patch.object(gpu, "BLOCKS_BYTES", 0), mock.patch.object(gpu.torch, "tensor", wraps=torch.tensor) as again:
+    with mock.patch.object(gpu, "BLOCKS_BYTES", (0, 0)), mock.patch.object(gpu.torch, "tensor", wraps=torch.tensor) as again:
         cosine_tiles(
             [tile._replace(rows=replace(tile.rows), columns=replace(tile.columns)) for tile in tiles],
             3,
