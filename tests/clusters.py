@@ -14,13 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "cluster.json"
 JOB = ROOT / "cluster" / "slurm" / "tempscale.sbatch"
-NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter")
+NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
 NETWORK = "10.99.0"
 AUDIT = """
 [corpus]
@@ -88,6 +88,7 @@ def two_networks() -> Iterator[list[str]]:
         yield names
     finally:
         for name in names:
+            told("ip", "link", "del", name, check=False)
             told("ip", "netns", "del", name, check=False)
         told("ip", "link", "del", "tempscale0", check=False)
 
@@ -104,19 +105,30 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
     environment = {name: value for name, value in environment.items() if not name.startswith("RAY_")}
     if not subprocess.run(["pgrep", "munged"], capture_output=True, check=False).stdout:
         told("service", "munge", "start")
-    with two_networks() as networks:
+    with two_networks() as networks, ExitStack() as machines:
         try:
             told("slurmctld", env=environment)
             for k, network in enumerate(networks, 1):
-                told("nsenter", f"--net=/run/netns/{network}", "slurmd", "-N", f"n{k}", env=environment)
+                # Processes of its own too: `ray stop` ends all that it sees.
+                apart = [
+                    "nsenter",
+                    f"--net=/run/netns/{network}",
+                    "unshare",
+                    "--pid",
+                    "--fork",
+                    "--mount-proc",
+                    "--kill-child",
+                ]
+                machine = subprocess.Popen([*apart, "slurmd", "-D", "-N", f"n{k}"], env=environment)
+                machines.callback(machine.wait)
+                machines.callback(machine.terminate)
             until(
                 lambda: "idle" in told("sinfo", "--noheader", "--format=%T", env=environment), 60, "both machines are idle"
             )
             yield environment
         finally:
             told("scontrol", "shutdown", check=False, env=environment)
-            for pid in folder.glob("*.pid"):
-                told("kill", pid.read_text().strip(), check=False)
+            told("kill", (folder / "controller.pid").read_text().strip(), check=False)
 
 
 def until(holds, seconds: float, what: str) -> None:
