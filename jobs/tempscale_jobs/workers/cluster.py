@@ -77,6 +77,11 @@ class Cluster:
         return {"num_gpus": 1 / self.actors_per_gpu} if self.gpus else {"num_cpus": 1 - HELPER_CPUS}
 
     @property
+    def resource(self) -> str:
+        """The name of what workers are placed on."""
+        return "GPU" if self.gpus else "CPU"
+
+    @property
     def preparing(self) -> dict[str, Any]:
         """What a task claims that prepares work for the workers: where these hold GPUs, a CPU, which they leave."""
         return {"num_cpus": 1 if self.gpus else HELPER_CPUS}
@@ -106,8 +111,8 @@ def machines(cluster: Cluster) -> list[str]:
     """The ids of the nodes that a worker can be placed on."""
     import ray
 
-    resource = "GPU" if cluster.gpus else "CPU"
-    return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get(resource, 0) > 0]
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    return [node["NodeID"] for node in nodes if node["Resources"].get(cluster.resource, 0) > 0]
 
 
 def draining_nodes() -> set[str]:
@@ -223,11 +228,10 @@ def _join(execution: Execution) -> None:
 
 def _start(execution: Execution, folder: str) -> None:
     import ray
-    import torch
 
     before, processors = set(_children()), os.cpu_count() or 1
     workers = execution.workers or processors
-    if torch.cuda.device_count():  # It asks the driver, and does not begin CUDA. Tokenising needs all processors.
+    if holds_gpus(execution):  # Tokenising needs all processors.
         workers = max(workers, processors - 1)
     try:
         # A runtime_env would not reach the workers that Ray starts with itself: they would stay idle, and the first task

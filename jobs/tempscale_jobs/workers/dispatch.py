@@ -167,9 +167,8 @@ def ask_for_workers(cluster: Cluster) -> None:
     """Let a cluster that grows start the nodes of all workers, which may take minutes, while the source is read."""
     import ray
 
-    resource = "GPU" if cluster.gpus else "CPU"
-    share = cluster.claim[f"num_{resource.lower()}s"]
-    absent = cluster.workers - int(ray.cluster_resources().get(resource, 0) / share)
+    (share,) = cluster.claim.values()
+    absent = cluster.workers - int(ray.cluster_resources().get(cluster.resource, 0) / share)
     for _ in range(absent):  # Ray sees what waits, and forgets it with this process.
         ray.remote(**cluster.claim)(_nothing).remote()
 
@@ -441,12 +440,16 @@ class Crew:
 
     def replace(self, worker: Any) -> None:
         """End an actor, which may be anywhere in its restarts, and start another."""
+        self._end(worker)
+        self.start(len(self.actors) + len(self.starting) + 1)
+
+    def _end(self, worker: Any) -> None:
+        """End an actor."""
         import ray
 
         ray.kill(worker)
         self.actors = [other for other in self.actors if other is not worker]
         self.starting = {reference: other for reference, other in self.starting.items() if other is not worker}
-        self.start(len(self.actors) + len(self.starting) + 1)
 
     def replace_sick(self, worker: Any, why: SickWorker) -> None:
         """Start another in place of an actor that cannot work where it is, elsewhere once two could not work there.
@@ -454,14 +457,10 @@ class Crew:
         Raises:
             IncompleteRun: none works or starts, and no machine is left to try.
         """
-        import ray
-
-        ray.kill(worker)
+        self._end(worker)
         machine = why.node or (self._said[worker].node if worker in self._said else "")
         self._sick[machine] += 1
         self._note_lost(why)
-        self.actors = [other for other in self.actors if other is not worker]
-        self.starting = {reference: other for reference, other in self.starting.items() if other is not worker}
         if any(self._sick[node] < SICK_STARTS for node in machines(self._cluster)) and self._sick[""] < SICK_STARTS:
             self.start(len(self.actors) + len(self.starting) + 1)
         elif not self.actors and not self.starting:

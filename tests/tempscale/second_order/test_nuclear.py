@@ -165,7 +165,7 @@ def over_decades(draw):
     return block.astype(np.float32)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(over_decades(), seeds)
 def test_entries_over_twenty_decades_equal_the_singular_values(block, seed):
     rows, columns = block.shape
