@@ -1,6 +1,6 @@
 """The job of cluster/slurm on a real Slurm: two machines of it on this one, each with a network of its own.
 
-`make cluster`, as root on Debian with `apt-get install slurm-wlm munge iproute2`, takes about ten minutes. It writes what
+`make cluster`, as root on Debian with `apt-get install slurm-wlm munge iproute2 tini`, takes about ten minutes. It writes what
 ran to benchmarks/results/cluster.json. What could not be done is named with the command that failed.
 """
 
@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "cluster.json"
 JOB = ROOT / "cluster" / "slurm" / "tempscale.sbatch"
-NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare")
+NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "tini")
 NETWORK = "10.99.0"
 AUDIT = """
 [corpus]
@@ -109,16 +109,8 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
         try:
             told("slurmctld", env=environment)
             for k, network in enumerate(networks, 1):
-                # Processes of its own too: `ray stop` ends all that it sees.
-                apart = [
-                    "nsenter",
-                    f"--net=/run/netns/{network}",
-                    "unshare",
-                    "--pid",
-                    "--fork",
-                    "--mount-proc",
-                    "--kill-child",
-                ]
+                # Processes of its own too, since `ray stop` ends all that it sees, and a first one that collects the ended.
+                apart = f"nsenter --net=/run/netns/{network} unshare --pid --fork --mount-proc --kill-child tini --".split()
                 machine = subprocess.Popen([*apart, "slurmd", "-D", "-N", f"n{k}"], env=environment)
                 machines.callback(machine.wait)
                 machines.callback(machine.terminate)
@@ -221,7 +213,7 @@ def main() -> int:
     record: dict[str, object] = {"commit": commit, "on": time.strftime("%Y-%m-%d"), "not_done": []}
     try:
         if absent := [name for name in NEEDED if shutil.which(name) is None]:
-            raise Impossible(f"not installed: {', '.join(absent)} (apt-get install slurm-wlm munge iproute2)")
+            raise Impossible(f"not installed: {', '.join(absent)} (apt-get install slurm-wlm munge iproute2 tini)")
         with tempfile.TemporaryDirectory(prefix="tempscale-slurm-") as folder, slurm(Path(folder)) as environment:
             record["slurm"] = jobs(Path(folder), environment)
     except Impossible as error:
