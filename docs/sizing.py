@@ -148,7 +148,7 @@ def _read_by_gpus(texts: int, gpus: int) -> float:
     """
     block = tiles.block_size(texts, DIM)
     count = -(-texts // block)
-    panel, size = tiles.panel_size(count), 4.0 * DIM * block
+    panel, size = tiles.panel_size(count, tiles.LARGEST_PANEL_OF_GPUS), 4.0 * DIM * block
     return gpus * count * size if count * size <= HELD_BYTES else (-(-count // panel)) ** 2 * panel * size
 
 

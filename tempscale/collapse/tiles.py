@@ -13,16 +13,18 @@ def block_size(texts: int, dim: int) -> int:
     return max(SMALLEST_BLOCK, min(most, -(-texts // (16 * SMALLEST_BLOCK)) * SMALLEST_BLOCK))
 
 
-MOST_PANELS, LARGEST_PANEL = 24, 16
+MOST_PANELS = 24
+LARGEST_PANEL, LARGEST_PANEL_OF_GPUS = 4, 16
+"""Two panels are what is lost when a process dies: sixteen large tiles take a processor a quarter of an hour."""
 
 
-def panel_size(count: int) -> int:
+def panel_size(count: int, largest: int = LARGEST_PANEL) -> int:
     """Consecutive blocks of a panel of the pair grid: one of up to 24 blocks, of more as many as leave 24 panels.
 
     Two panels are compared at a time, and what is kept is of the whole: for every text one list of neighbours from each
-    panel, not from each block. A panel has at most 16 blocks, because two of them are what is lost when a process dies.
+    panel, not from each block.
     """
-    return max(1, min(LARGEST_PANEL, -(-count // MOST_PANELS)))
+    return max(1, min(largest, -(-count // MOST_PANELS)))
 
 
 def blocks(texts: int, size: int) -> list[tuple[int, int]]:

@@ -109,14 +109,25 @@ def tiling(scope: Embedded, temperature: Temperature) -> tuple[Tiling, list[tupl
     run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
     texts = len(layout)
     dim = dimensions(run, model, temperature)
-    bounds = tiles.blocks(texts, tiles.block_size(texts, dim))
+    bounds, place = tiles.blocks(texts, tiles.block_size(texts, dim)), run.place(COSINE, model, temperature)
     grid = Tiling(
-        run.storage, run.place(COSINE, model, temperature), len(layout.edges), analysis.neighbours,
-        analysis.near_duplicate, analysis.worst_duplicates, len(bounds), tiles.panel_size(len(bounds)),
+        run.storage, place, len(layout.edges), analysis.neighbours, analysis.near_duplicate, analysis.worst_duplicates,
+        len(bounds), kept_panel_size(run.storage, place, len(bounds), scope.cluster.gpus > 0),
         analysis.cosine_precision, str(run.storage.read_object(BEGUN)["run"]), GATHERED_BYTES // (4 * dim),
         analysis.compares,
     )  # fmt: skip
     return grid, bounds
+
+
+def kept_panel_size(storage: Storage, place: str, count: int, on_gpus: bool) -> int:
+    """The blocks of a panel; of a large grid they are kept in its folder, so that a run goes on with them on any machine."""
+    of_cpus, of_gpus = tiles.panel_size(count), tiles.panel_size(count, tiles.LARGEST_PANEL_OF_GPUS)
+    if of_cpus == of_gpus:
+        return of_cpus
+    name = f"{place}/panels.json"
+    if not storage.exists(name):
+        storage.write_json(name, {"blocks": of_gpus if on_gpus else of_cpus})
+    return int(storage.read_json(name)["blocks"])
 
 
 class Merging(NamedTuple):

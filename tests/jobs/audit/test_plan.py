@@ -33,9 +33,9 @@ def test_a_plan_by_hand():
 
 
 def test_lists_of_neighbours_are_kept_by_panel():
-    """153 blocks of ten million texts are 22 panels of seven; without pairs there are no neighbours."""
+    """153 blocks of ten million texts are 39 panels of four; without pairs there are no neighbours."""
     found, nobody = (planned(10_000_000, analysis={"neighbours": k, "socm_sample": 0}).disk_bytes for k in (10, 0))
-    assert found - nobody == 2 * 10_000_000 * 10 * (8 * 22 + 20)
+    assert found - nobody == 2 * 10_000_000 * 10 * (8 * 39 + 20)
     moments = planned(10_000_000, analysis={"cosine": "moments", "socm_sample": 0}).disk_bytes
     assert moments == nobody
 

@@ -60,7 +60,7 @@ def test_panels_of_blocks_are_searched_as_single_blocks_are(asked_tables, tmp_pa
     how = {"socm_top_over": "corpus", "worst_pairs": RANKED}
     for name, together in (("blocks", 1), ("panels", 3)):
         monkeypatch.setattr(tiles, "SMALLEST_BLOCK", 16)  # Seven blocks, of 16 texts and less.
-        monkeypatch.setattr(tiles, "panel_size", lambda count, together=together: min(together, count))
+        monkeypatch.setattr(tiles, "panel_size", lambda count, most=0, together=together: min(together, count))
         audited(settings(tmp_path / name, asked_corpus, small_model, **how))
     one, other = (read_tables(tmp_path / name) for name in ("blocks", "panels"))
     assert len(one["socm_pairs"]) == 2 * 2 * RANKED

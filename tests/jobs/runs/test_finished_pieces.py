@@ -18,7 +18,7 @@ from tempscale_jobs.evaluate.tasks import RunTask, folder
 from tempscale_jobs.pairs import socm as pair_steps
 from tempscale_jobs.runs.folder import PLANNED, SHARDED, Model, Run, is_whole, tile
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps import cache, cosine, factors, lookup, socm, source_order, worst
+from tempscale_jobs.steps import blocks, cache, cosine, factors, lookup, socm, source_order, worst
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.cache import Cache
 from tempscale_jobs.steps.cosine import Needed
@@ -216,6 +216,18 @@ def test_only_missing_panels_are_compared(storage):
         assert crew.numbers == left
         assert sum(advanced) == 50 * 49 // 2
         assert advanced[0] == {True: 190 + 200, False: 190 + 200 + 400}[near]
+
+
+def test_a_grid_keeps_its_panels_on_another_machine(storage):
+    """200 blocks are 50 panels of four on CPUs, a piece of sixteen tiles at most, and 23 of nine on GPUs."""
+    for begun_on_gpus, size in ((False, 4), (True, 9)):
+        found = [
+            blocks.kept_panel_size(storage, f"grid-{begun_on_gpus}", 200, gpus)
+            for gpus in (begun_on_gpus, not begun_on_gpus)
+        ]
+        assert found == [size, size]
+    assert [blocks.kept_panel_size(storage, "small", 96, gpus) for gpus in (False, True)] == [4, 4]
+    assert not storage.exists("small/panels.json")
 
 
 def test_only_missing_chunks_of_pairs_are_given_to_workers(run, storage):

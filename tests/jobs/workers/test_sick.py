@@ -22,7 +22,7 @@ from tempscale_jobs.runs.folder import LOST, Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor, bfloat16, dispatch
 from tempscale_jobs.workers import cluster as sessions
-from tempscale_jobs.workers.dispatch import Crew, Piece, ask_for_workers, ask_nodes, results, run_with_ray_data
+from tempscale_jobs.workers.dispatch import Crew, Piece, ask_for_workers, ask_nodes, results, run_tasks, run_with_ray_data
 
 pytestmark = pytest.mark.proof
 
@@ -148,6 +148,30 @@ def test_a_node_that_drains_is_given_no_new_piece(no_ray, crew, tmp_path):
         assert set(found) == set(range(60))
         late = [file for file in others if float(file.name.split("-")[1]) > begun + dispatch._DRAINING_SECONDS + 2]
         assert not late
+
+
+def slowly(folder, number):
+    """A tile's task, which tells where it runs while it does."""
+    Storage(folder).write(f"running/{number}-{time.time()}", node().encode())
+    time.sleep(2)
+    return number
+
+
+def test_a_task_that_is_lost_with_its_node_more_often_than_ray_tries_is_given_out_again(no_ray, tmp_path):
+    with cluster_of(HEAD, {"num_cpus": 2}, {"num_cpus": 2}, workers=4) as (session, nodes):
+        taken = nodes.worker_nodes.copy().pop()
+        found, work = [], [Piece(k, (str(tmp_path), k)) for k in range(16)]
+        for piece, number in run_tasks(session, slowly, work, how={"max_retries": 0}):
+            assert piece.number == number
+            found.append(number)
+            if len(found) == 4:
+                time.sleep(1)  # The next ones have begun.
+                nodes.remove_node(taken, allow_graceful=False)
+    assert sorted(found) == list(range(16))
+    begun = [(file.name.split("-")[0], file.read_text()) for file in (tmp_path / "running").iterdir()]
+    again = {number for number, _ in begun if [other for other, _ in begun].count(number) > 1}
+    assert again
+    assert all((number, taken.node_id) in begun for number in again), "only what the node had was begun twice"
 
 
 def waiting(nodes):
