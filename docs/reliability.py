@@ -443,7 +443,7 @@ def _head(soak: dict[str, Any], mutants: dict[str, Any]) -> list[str]:
         f"| faults injected | {len(FAULTS)} kinds, by {len(named)} tests |",
         f"| kills in the last soak ({storms['on']}) | {storms['kills']}, {bytes_of_soak} |",
         *_slow(soak),
-        *_slurm(),
+        *_machines(),
         f"| mistakes made in the code, and noticed by the tests | {_noticed(mutants)} |",
         f"| bad inputs tested | {sum(sum(map(cases, tests[file])) for file, _ in BAD_INPUTS)} cases written out |",
         f"| [run by the tests](coverage.md), of the code that decides numbers or what is kept | {coverage_page.share()} |",
@@ -451,17 +451,25 @@ def _head(soak: dict[str, Any], mutants: dict[str, Any]) -> list[str]:
     ]
 
 
-def _slurm() -> list[str]:
-    """The job of cluster/slurm, where `make cluster` has run it."""
+def _machines() -> list[str]:
+    """What `make cluster` has run: the job of cluster/slurm, and the image of cluster/Dockerfile."""
     file = ROOT / "benchmarks" / "results" / "cluster.json"
-    if not file.exists() or "slurm" not in (record := json.loads(file.read_text("utf-8"))):
-        return []
-    ways = "; ".join(
-        f"{job['what'].removeprefix('slurm, ')}: {job['seconds']} s"
-        + f", {job['parts_kept']} parts kept" * bool(job["parts_kept"])
-        for job in record["slurm"]
-    )
-    return [f"| [the job for Slurm](../cluster/slurm/README.md) on a real one of two machines ({record['on']}) | {ways} |"]
+    parts = json.loads(file.read_text("utf-8")) if file.exists() else {}
+    rows = []
+    for name, link in {
+        "slurm": "[the job for Slurm](../cluster/slurm/README.md) on a real one of two machines",
+        "image": "[the image](../cluster/Dockerfile), on a base of Debian's packages",
+    }.items():
+        if "done" in (part := parts.get(name, {})):
+            ways = (
+                f"{one['what'].removeprefix(f'{name}, ')}: {one['seconds']} s"
+                + f", {one.get('parts_kept')} parts kept" * bool(one.get("parts_kept"))
+                for one in part["done"]
+            )
+            rows.append(f"| {link} ({part['on']}) | {'; '.join(ways)} |")
+        elif part:
+            rows.append(f"| {link} ({part['on']}) | not done: {part['not_done']} |")
+    return rows
 
 
 def _slow(soak: dict[str, Any]) -> list[str]:

@@ -1,13 +1,16 @@
-"""The job of cluster/slurm on a real Slurm: two machines of it on this one, each with a network of its own.
+"""What needs machines: the job of cluster/slurm on a real Slurm, and the image of cluster/Dockerfile on a cluster of Ray.
 
-`make cluster`, as root on Debian with `apt-get install slurm-wlm munge iproute2 tini`, takes about ten minutes. It writes what
-ran to benchmarks/results/cluster.json. What could not be done is named with the command that failed.
+Two machines of each on this one, with networks and processes of their own. `make cluster`, as root on Debian with `apt-get
+install slurm-wlm munge iproute2 tini mmdebstrap buildah`, takes half an hour; `python tests/clusters.py image` or `… slurm`
+runs one of the two. What ran is written to benchmarks/results/cluster.json, and what could not be done with the command that
+failed.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -20,7 +23,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "cluster.json"
 JOB = ROOT / "cluster" / "slurm" / "tempscale.sbatch"
-NEEDED = ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "tini")
+NEEDED = {
+    "slurm": ("slurmctld", "slurmd", "sbatch", "munged", "ip", "nsenter", "unshare", "tini"),
+    "image": ("mmdebstrap", "buildah", "ip", "nsenter", "unshare", "tini"),
+}
 NETWORK = "10.99.0"
 AUDIT = """
 [corpus]
@@ -55,6 +61,13 @@ NodeName=n1 NodeHostname={host} NodeAddr={network}.1 Port=17001 CPUs=2 State=UNK
 NodeName=n2 NodeHostname={host} NodeAddr={network}.2 Port=17002 CPUs=2 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES State=UP MaxTime=INFINITE
 """
+
+
+BASE = ("python3", "python3-pip", "python3-venv", "python-is-python3", "ca-certificates")
+"""Debian's packages that stand for the image of Python that the Dockerfile begins with."""
+IMAGE = "localhost/tempscale"
+USER = 1000
+"""Of the image."""
 
 
 class Impossible(Exception):
@@ -93,6 +106,13 @@ def two_networks() -> Iterator[list[str]]:
         told("ip", "link", "del", "tempscale0", check=False)
 
 
+def apart(network: str) -> list[str]:
+    """What begins a command on a machine: its network, processes of its own, since `ray stop` ends all that it sees, and a
+    first one that collects the ended.
+    """
+    return f"nsenter --net=/run/netns/{network} unshare --pid --fork --mount-proc --kill-child tini --".split()
+
+
 @contextmanager
 def slurm(folder: Path) -> Iterator[dict[str, str]]:
     """A Slurm of two machines; yields the environment in which its commands find it, and tempscale."""
@@ -109,11 +129,9 @@ def slurm(folder: Path) -> Iterator[dict[str, str]]:
         try:
             told("slurmctld", env=environment)
             for k, network in enumerate(networks, 1):
-                # Processes of its own too, since `ray stop` ends all that it sees, and a first one that collects the ended.
-                apart = f"nsenter --net=/run/netns/{network} unshare --pid --fork --mount-proc --kill-child tini --".split()
-                machine = subprocess.Popen([*apart, "slurmd", "-D", "-N", f"n{k}"], env=environment)
+                machine = subprocess.Popen([*apart(network), "slurmd", "-D", "-N", f"n{k}"], env=environment)
                 machines.callback(machine.wait)
-                machines.callback(machine.terminate)
+                machines.callback(machine.kill)
             until(
                 lambda: "idle" in told("sinfo", "--noheader", "--format=%T", env=environment), 60, "both machines are idle"
             )
@@ -207,21 +225,112 @@ def jobs(folder: Path, environment: dict[str, str]) -> list[dict[str, object]]:
     return found
 
 
-def main() -> int:
-    """Run what this machine can; write the record."""
-    commit = told("git", "-C", str(ROOT), "rev-parse", "HEAD").strip()
-    record: dict[str, object] = {"commit": commit, "on": time.strftime("%Y-%m-%d"), "not_done": []}
-    try:
-        if absent := [name for name in NEEDED if shutil.which(name) is None]:
-            raise Impossible(f"not installed: {', '.join(absent)} (apt-get install slurm-wlm munge iproute2 tini)")
-        with tempfile.TemporaryDirectory(prefix="tempscale-slurm-") as folder, slurm(Path(folder)) as environment:
-            record["slurm"] = jobs(Path(folder), environment)
-    except Impossible as error:
-        record["not_done"] = [str(error)]
-        print(f"not done: {error}", file=sys.stderr)
-    RECORD.write_text(json.dumps(record, indent=1) + "\n")
-    return 0 if "slurm" in record else 1
+def of_slurm(folder: Path) -> list[dict[str, object]]:
+    """The three jobs under Slurm."""
+    with slurm(folder) as environment:
+        return jobs(folder, environment)
+
+
+def build(folder: Path) -> None:
+    """Build the image of cluster/Dockerfile.
+
+    What pip finds of torch on this machine is offered beside the index that the Dockerfile names, which may be out of reach.
+    """
+    base, wheels, settings = folder / "base.tar", folder / "wheels", folder / "pip.conf"
+    told("mmdebstrap", "--variant=minbase", f"--include={','.join(BASE)}", "bookworm", str(base))
+    container = told("buildah", "from", "scratch").strip()
+    told("buildah", "add", container, str(base), "/")
+    # As in an image of Python, pip may install beside Debian's packages.
+    told("buildah", "run", container, "rm", "/usr/lib/python3.11/EXTERNALLY-MANAGED")
+    told("buildah", "commit", "--rm", container, f"{IMAGE}-base")
+    digest = told("buildah", "inspect", "--type", "image", "--format", "{{.FromImageDigest}}", f"{IMAGE}-base").strip()
+    torch = next(line for line in (ROOT / "constraints.txt").read_text().splitlines() if line.startswith("torch=="))
+    told(sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels), torch)
+    settings.write_text("[global]\nfind-links = /wheels\ncert = /etc/ssl/certs/ca-certificates.crt\nretries = 1\n")
+    volumes = {wheels: "/wheels", settings: "/etc/pip.conf", Path("/etc/ssl/certs"): "/etc/ssl/certs"}
+    told(
+        "buildah", "bud", "--file", str(ROOT / "cluster" / "Dockerfile"), "--tag", IMAGE, "--build-arg", "LIST=demo",
+        "--ignorefile", str(ROOT / "cluster" / "Dockerfile.dockerignore"),
+        "--build-arg", f"BASE={IMAGE}-base@{digest}", *(f"--volume={a}:{b}:ro" for a, b in volumes.items()), str(ROOT),
+    )  # fmt: skip
+
+
+def of_image(folder: Path) -> list[dict[str, object]]:
+    """An audit that is submitted from the image to a head and a worker of it."""
+    os.environ |= {"BUILDAH_ISOLATION": "chroot", "STORAGE_DRIVER": "vfs", "RAY_AUTH_MODE": "token"}
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    begun = time.monotonic()
+    build(folder)
+    seconds, head = round(time.monotonic() - begun), f"{NETWORK}.1"
+    print(f"built in {seconds} s", flush=True)
+    shared, containers = folder / "shared", dict[str, str]()
+    shared.mkdir()
+    (shared / "audit.toml").write_text(AUDIT)
+    shutil.chown(shared, USER)
+    nobody = folder / "resolv.conf"
+    nobody.write_text("nameserver 127.0.0.1\n")  # These networks have no other: each name would be asked for in vain.
+
+    def inside(name: str, *command: str) -> list[str]:
+        """A command in a container of the image, with a /tmp of its own."""
+        container = containers[name] = containers.get(name) or told("buildah", "from", IMAGE).strip()
+        (own := folder / name).mkdir(exist_ok=True)
+        own.chmod(0o1777)
+        how = [
+            f"--volume={here}:{there}"
+            for here, there in {shared: "/shared", own: "/tmp", nobody: "/etc/resolv.conf"}.items()
+        ]
+        how += [f"--env={variable}={os.environ[variable]}" for variable in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")]
+        return ["buildah", "run", *how, container, "--", *command]
+
+    with two_networks() as networks, ExitStack() as machines:
+        roles = {
+            "head": ["--head", "--port=6379", f"--node-ip-address={head}", "--dashboard-host=0.0.0.0"],
+            "worker": [f"--address={head}:6379", f"--node-ip-address={NETWORK}.2"],
+        }
+        how = ["--block", "--num-cpus=2", f"--object-store-memory={200 << 20}"]
+        for (name, role), network in zip(roles.items(), networks, strict=True):
+            log = machines.enter_context((folder / f"{name}.log").open("w"))
+            machine = subprocess.Popen([*apart(network), *inside(name, "ray", "start", *role, *how)], stdout=log, stderr=log)
+            machines.callback(machine.wait)
+            machines.callback(machine.kill)
+        status = inside("status", "ray", "status", f"--address={head}:6379")
+        until(lambda: "0.0/4.0 CPU" in told(*status, check=False), 120, "both machines are in the cluster")
+        begun = time.monotonic()
+        audit = ["audit", "/shared/audit.toml", "--out", "/shared/run"]
+        line = ["tempscale", "submit", f"--address=http://{head}:8265", "--image-code", "--", *audit]
+        print(told(*inside("submit", *line)), flush=True)
+        record = json.loads((shared / "run" / "run.json").read_text())
+        assert record["corpus"]["analysed"] == 300
+        told("buildah", "rm", *containers.values())
+        return [
+            {"what": "image, built on Debian's packages", "seconds": seconds},
+            {"what": "image, an audit submitted from it to a head and a worker of it",
+             "seconds": round(time.monotonic() - begun), "run": record["run"], "versions": record["versions"]},
+        ]  # fmt: skip
+
+
+PARTS = {"slurm": of_slurm, "image": of_image}
+
+
+def main(parts: list[str]) -> int:
+    """Run what this machine can; write the record. What is not run now keeps its own."""
+    record = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else {}
+    well = True
+    for name in parts or PARTS:
+        commit = told("git", "-C", str(ROOT), "rev-parse", "HEAD").strip()
+        entry: dict[str, object] = {"commit": commit, "on": time.strftime("%Y-%m-%d")}
+        try:
+            if absent := [program for program in NEEDED[name] if shutil.which(program) is None]:
+                raise Impossible(f"not installed: {', '.join(absent)} (see the head of tests/clusters.py)")
+            with tempfile.TemporaryDirectory(prefix=f"tempscale-{name}-") as folder:
+                entry["done"] = PARTS[name](Path(folder))
+        except Impossible as error:
+            entry["not_done"] = str(error)
+            print(f"{name}: not done: {error}", file=sys.stderr)
+            well = False
+        RECORD.write_text(json.dumps(record := record | {name: entry}, indent=1) + "\n", "utf-8")
+    return 0 if well else 1
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
