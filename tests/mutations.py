@@ -342,7 +342,7 @@ CACHE = Subject(
         f"{JOBS}/steps/prune.py",
         ("prune", "age >= unused_days", "age > 0"),
         ("_merge", "name != kept", "True"),
-        ("_merge", "wanted is None or sha in wanted", "True"),
+        ("_merge", 'np.searchsorted(hashes, found, "right") > np.searchsorted(hashes, found)', "np.full(len(found), True)"),
         ("_files", "_OURS.fullmatch", "bool"),
         ("_readable", "store.remove(name)", "pass"),
         (

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from tempscale_jobs.errors import Damaged, RunError, UsageError
@@ -56,7 +58,7 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
         UsageError: the folder is no cache, or one to keep is no finished run.
     """
     store, entries = Storage(root), listed(root)
-    digests = _contents(keep) if keep else None
+    hashes = _contents(keep) if keep else None
     store.sweep(_ABANDONED_SECONDS)
     today = datetime.datetime.now(datetime.UTC).date()
     for entry in entries:
@@ -68,7 +70,7 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
             store.remove_empty(entry.place)  # A run may write there at this time.
             continue
         for number in range(BUCKETS):
-            _merge(store, entry.place, number, digests)
+            _merge(store, entry.place, number, hashes)
     remaining = [_contents_of(store, entry.place) for entry in entries if store.exists(f"{entry.place}/{KEY}")]
     return sum(entry.bytes for entry in entries) - sum(entry.bytes for entry in remaining if entry is not None)
 
@@ -100,28 +102,38 @@ def _rows(store: Storage, name: str) -> int:
         return 0
 
 
-def _contents(runs: list[str]) -> set[str]:
-    """The digests of all texts of some runs."""
-    digests: set[str] = set()
+def _contents(runs: list[str]) -> np.ndarray:
+    """The hashes of all texts of some runs, sorted."""
+    found = list[np.ndarray]()
     for folder in runs:
         storage = finished(folder, "--keep ", "; give run folders whose texts are to be kept")
         if not (names := storage.list("texts")):
             raise UsageError(f"'{masked(folder)}' no longer holds its texts: they were pruned; give runs that hold theirs")
-        for name in names:
-            digests.update(storage.read_table(name, ["content_sha"]).column("content_sha").to_pylist())
-    return digests
+        found += [_hashes(storage.read_table(name, ["content_sha"]).column("content_sha")) for name in names]
+    return np.unique(np.concatenate(found))
 
 
-def _merge(store: Storage, place: str, number: int, digests: set[str] | None) -> None:
-    """Replace a bucket's files by one that has each text once; with `digests`, only texts of these."""
+def _hashes(digests: pa.ChunkedArray) -> np.ndarray:
+    """64 bits of each: eight bytes a text, of which a run may have a hundred million. Where two have the same, a text too
+    many is kept.
+    """
+    hashes: np.ndarray = pl.Series(digests).hash().to_numpy()
+    return hashes
+
+
+def _merge(store: Storage, place: str, number: int, hashes: np.ndarray | None) -> None:
+    """Replace a bucket's files by one that has each text once; with `hashes`, only texts of these."""
     tables = _readable(store, f"{place}/bucket-{number:03d}")
     # Files of other columns or dimensions than the first stay as they are: no run uses them.
     tables = {name: table for name, table in tables.items() if table.schema.equals(next(iter(tables.values())).schema)}
-    if not tables or (len(tables) == 1 and digests is None):
+    if not tables or (len(tables) == 1 and hashes is None):
         return
     table = pa.concat_tables(tables.values()).combine_chunks()
+    if hashes is not None:
+        of_texts = _hashes(table.column("content_sha"))
+        table = table.filter(np.searchsorted(hashes, of_texts, "right") > np.searchsorted(hashes, of_texts))
     shas = table.column("content_sha").to_pylist()
-    first = {sha: row for row, sha in reversed(list(enumerate(shas))) if digests is None or sha in digests}
+    first = {sha: row for row, sha in reversed(list(enumerate(shas)))}
     written = write_bucket(store, place, number, table.take([first[sha] for sha in sorted(first)])) if first else None
     for name in tables:
         if name != written:
