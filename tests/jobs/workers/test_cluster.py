@@ -4,6 +4,7 @@ import os
 
 import pytest
 import ray
+import torch
 
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.workers import cluster as sessions
@@ -61,3 +62,22 @@ def test_what_prevents_ray_from_starting_leaves_the_variables_as_they_were(monke
     with pytest.raises(RuntimeError, match="no room"), sessions.session(execution):
         pass
     assert of_this_process() == own
+
+
+@pytest.mark.parametrize(
+    ("gpus", "workers", "processors"), [(0, 8, 9), (8, 8, 16), (8, 40, 41), (0, None, 17), (8, None, 17)]
+)
+def test_a_machine_with_gpus_starts_with_all_of_its_processors(monkeypatch, gpus, workers, processors):
+    """Its workers wait for GPUs, and what tokenises for them for processors. Sixteen are here, and one for the driver."""
+    started = {}
+
+    def init(**how):
+        started.update(how)
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(RuntimeError, match="enough"), sessions.session(Execution.model_validate({"workers": workers})):
+        pass
+    assert started["num_cpus"] == processors
