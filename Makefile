@@ -16,7 +16,7 @@ audit: $(VENV)/.demo
 # A file's tests together.
 PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 
-# Before every commit: the equations, every table of one audit, one run of every command. Six minutes.
+# Before every commit: the equations, every table of one audit, one run of every command. Five minutes.
 test: $(VENV)/.dev
 	$(PYTEST) -n 2 -m "not proof and not soak" --ignore tests/test_typing.py
 
@@ -34,7 +34,8 @@ coverage: $(VENV)/.dev $(VENV)/.sbom
 soak: $(VENV)/.dev
 	$(BIN)/python tests/soak.py
 
-# The job of cluster/slurm on a real Slurm of two machines, both on this one: tests/clusters.py. As root; ten minutes.
+# The job of cluster/slurm on a real Slurm, the image on a cluster of Ray, two machines each on this one: tests/clusters.py. As
+# root; half an hour.
 cluster: $(VENV)/.dev
 	$(BIN)/python tests/clusters.py
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -183,16 +184,17 @@ def _end(handler: Any) -> None:
     import ray
 
     interrupted: BaseException | None = None
-    ending = threading.Thread(target=ray.shutdown, name="ray ends")
-    ending.start()
-    while ending.is_alive():
-        try:
-            _hear_sigterm(handler)
-            ending.join(_SIGTERM_SECONDS)
-        except KeyboardInterrupt as error:
-            interrupted = error
+    with ThreadPoolExecutor(1, "ray ends") as thread:
+        ending = thread.submit(ray.shutdown)
+        while not ending.done():
+            try:
+                _hear_sigterm(handler)
+                wait([ending], _SIGTERM_SECONDS)
+            except KeyboardInterrupt as error:
+                interrupted = error
     if interrupted is not None:
         raise interrupted
+    ending.result()
 
 
 def holds_gpus(execution: Execution) -> bool:
