@@ -294,7 +294,7 @@ def of_image(folder: Path) -> list[dict[str, object]]:
             machines.callback(machine.wait)
             machines.callback(machine.kill)
         status = inside("status", "ray", "status", f"--address={head}:6379")
-        until(lambda: "0.0/4.0 CPU" in told(*status, check=False), 120, "both machines are in the cluster")
+        until(lambda: "0.0/4.0 CPU" in told(*status, check=False), 600, "both machines are in the cluster")
         begun = time.monotonic()
         audit = ["audit", "/shared/audit.toml", "--out", "/shared/run"]
         line = ["tempscale", "submit", f"--address=http://{head}:8265", "--image-code", "--", *audit]
