@@ -38,16 +38,20 @@ FAULTS = (
         (
             "test_sick::test_a_node_with_sick_cards_costs_only_its_own_work",
             "test_sick::test_a_worker_that_is_lost_in_the_middle_leaves_its_pieces_to_others",
+            "test_sick::test_a_card_that_is_sick_in_the_middle_of_tiles_costs_only_its_own_work",
+            "test_sick::test_no_work_is_given_up_because_of_a_card",
+            "test_sick::test_where_the_first_machine_that_comes_is_sick_the_others_are_waited_for",
             "test_sick::test_where_no_worker_can_start_the_run_ends_with_the_reason",
             "test_meter::test_the_status_file_names_lost_workers_at_once",
         ),
     ),
     (
-        "A node is about to leave the cluster; a node does not answer",
-        "it is given no new piece; it is waited for no longer than a minute or five",
+        "A node is about to leave the cluster; a node does not answer; nodes are lost again and again",
+        "it is given no new piece; it is waited for no longer than a minute or five; what they had is given out again",
         (
             "test_sick::test_a_node_that_drains_is_given_no_new_piece",
             "test_sick::test_a_node_that_does_not_answer_is_not_waited_for",
+            "test_sick::test_a_task_that_is_lost_with_its_node_more_often_than_ray_tries_is_given_out_again",
         ),
     ),
     (

@@ -571,6 +571,11 @@ RESUMED = Subject(
         ),
     )
     + of(
+        f"{JOBS}/steps/blocks.py",
+        ("kept_panel_size", "not storage.exists(name)", "True"),
+        ("kept_panel_size", "of_gpus if on_gpus else of_cpus", "of_cpus"),
+    )
+    + of(
         f"{JOBS}/corpus/index.py",
         ("SourceIndex.earlier", "not storage.exists(SHARDED)", "True"),
         (

@@ -105,8 +105,12 @@ def no_workspace(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and "CUBLAS_STATUS_NOT_INITIALIZED" in str(error)
 
 
+_LOST = ("CUDA error", "CUDA unknown error", "No CUDA GPUs are available", "Found no NVIDIA driver")
+"""What torch says of a device that fails, and of one that it does not find any more."""
+
+
 def lost_device(error: BaseException) -> bool:
     """Whether an error means that this process can no longer use CUDA: a context does not survive a failed kernel."""
-    if not isinstance(error, RuntimeError) or "CUDA error" not in str(error):
+    if not isinstance(error, RuntimeError) or not any(words in str(error) for words in _LOST):
         return False
     return no_workspace(error) or not out_of_memory(error)

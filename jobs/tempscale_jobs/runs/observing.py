@@ -244,10 +244,13 @@ class RayMetrics(Observer):
     def __init__(self) -> None:
         super().__init__()
         self.metrics: dict[str, Any] = {}
+        self.works = False
+        """Whether workers were counted in this stage."""
 
     @override
     def stage(self, name: str, total: int | None) -> None:
         before = self.name
+        self._end_work()
         super().stage(name, total)
         if before is not None:
             self._set(before, 0)
@@ -267,7 +270,7 @@ class RayMetrics(Observer):
 
     @override
     def work(self, work: Work) -> None:
-        labels = {"run": self.run or "", "step": ascii_label(self.name or "")}
+        labels, self.works = {"run": self.run or "", "step": ascii_label(self.name or "")}, True
         with suppress(Exception):
             if (gauge := self._metric("workers")) is None:
                 return
@@ -286,10 +289,17 @@ class RayMetrics(Observer):
 
     @override
     def end(self, state: State, message: str) -> None:
+        self._end_work()
         if self.name is not None:
             self._set(self.name, 0)
         self.slow_pieces = ()
         self._set_slow()
+
+    def _end_work(self) -> None:
+        """Nobody works on the stage any more, and nothing of it is left."""
+        if self.works:
+            self.work(Work(0, 0, 0, 0))
+            self.works = False
 
     def _set_slow(self) -> None:
         with suppress(Exception):

@@ -31,10 +31,15 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COSINE_HISTOGRAM, LENGTH_COLLAPSE
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers.cluster import Cluster
-from tempscale_jobs.workers.dispatch import Crew, Piece, missing, run_tasks, share
+from tempscale_jobs.workers.dispatch import NO_PROGRESS_SECONDS, Crew, Piece, missing, run_tasks, share
 
 _CLOSED_FORM_TOLERANCE = 1e-6
 """Largest allowed distance of a cell's mean from its closed form: float32 products against float64 sums."""
+
+_TILE_SECONDS = 240
+"""So long a processor may take for the largest tile: four times as long as one of ours. A grid that was begun on GPUs may go
+on with their panels, of 256 tiles, on processors.
+"""
 
 
 class Needed(NamedTuple):
@@ -211,7 +216,14 @@ def compare_grid(
     triangle = tiles.upper_triangle(grid.panels)
     bounds = [(bounds[panel[0]][0], bounds[panel[-1]][1]) for panel in map(grid.panel, range(grid.panels))]
     every = [
-        Piece((i, j), (grid, i, j), f"tile {i}, {j}", tuple(grid.written(i, j, near)), _pairs(bounds, i, j))
+        Piece(
+            (i, j),
+            (grid, i, j),
+            f"tile {i}, {j}",
+            tuple(grid.written(i, j, near)),
+            _pairs(bounds, i, j),
+            most=max(NO_PROGRESS_SECONDS, _TILE_SECONDS * grid.together**2),
+        )
         for i, j in triangle
     ]
     left = missing(grid.storage, every)

@@ -116,11 +116,18 @@ class PlainActor:
         return False
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        """Run a function that needs no model; a lost GPU ends the process."""
+        """Run a function that needs no model.
+
+        Raises:
+            SickWorker: the GPU is lost. No text is at fault, so that nothing is gained by a restart here.
+        """
+        from tempscale.model.batches import lost_device
+
         try:
             function(*arguments, **options)
         except RuntimeError as error:
-            end_if_lost(error)
+            if lost_device(error):
+                raise _sick("has lost its GPU", error) from None
             raise
         return_freed()
 
@@ -143,6 +150,8 @@ class ModelActor(PlainActor):
         self.model, self.name = model, model.label
         self.failed: RunError | None = None
         """What prevented the model from being loaded."""
+        self.device: torch.device
+        """The device that the model is on, or was before it was freed."""
         self._budget_noted = False
         self._processor_noted: set[str] = set()
         """The run folders in which this actor's processor is recorded."""
@@ -159,8 +168,7 @@ class ModelActor(PlainActor):
             self.failed = error
         except Exception as error:
             # Torch raises errors of many types where a card is sick. An actor of which Ray's start fails is dead for good.
-            name = socket.gethostname()
-            self.failed = SickWorker(f"a worker on {name} cannot load the model: {reason(error)}", _node(), name)
+            self.failed = _sick("cannot load the model", error)
 
     def _load(self, storage: Storage, settings: dict[str, Any]) -> None:
         """Load the model of the run, and prove that it is."""
@@ -169,6 +177,7 @@ class ModelActor(PlainActor):
         self._loaded = Loaded(self.model)
         self.storage = storage.guarded(self._loaded.check)  # No file is written that may be of another model.
         self.encoder = Encoder.load(str(self._loaded.folder), **settings)
+        self.device = next(self.encoder.model.parameters()).device
         self._loaded.prove()
 
     @override
@@ -201,6 +210,11 @@ class ModelActor(PlainActor):
                 return_freed()
         return reports
 
+    @override
+    def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+        self._check()  # It may have been restarted.
+        super().call(function, *arguments, **options)
+
     def run(self, function: Step, *arguments: Any) -> Any:
         """Run a step's function of one piece of work; return its result when its parts are durable."""
         self._begin(function)
@@ -224,12 +238,6 @@ class ModelActor(PlainActor):
             del self.encoder
             gc.collect()
             torch.cuda.empty_cache()
-
-    @property
-    def device(self) -> torch.device:
-        """The device that the model is on."""
-        device: torch.device = next(self.encoder.model.parameters()).device
-        return device
 
     @override
     def computes_socm(self) -> bool:
@@ -298,6 +306,12 @@ class ModelActor(PlainActor):
 def _run_of(storage: Storage) -> str:
     """The id of the run in a folder, empty where none has begun."""
     return str(storage.read_object(BEGUN)["run"]) if storage.exists(BEGUN) else ""
+
+
+def _sick(what: str, error: Exception) -> SickWorker:
+    """What this worker says where it cannot work."""
+    name = socket.gethostname()
+    return SickWorker(f"a worker on {name} {what}: {reason(error)}", _node(), name)
 
 
 def _node() -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import COMPUTED_IN, Run
@@ -65,13 +65,19 @@ def decided(asked: str, seen: list[Processor]) -> Settled:
     return Settled(asked, "bfloat16", lack if without else have)
 
 
-def here(gpu: bool = False) -> Processor:
-    """This process's processor, or its first GPU."""
-    if gpu:
-        import torch
+def gpu_here() -> Processor | None:
+    """This process's first GPU; None where it does not answer, and no worker will start."""
+    import torch
 
+    try:
         able = torch.cuda.get_device_capability() >= _TENSOR_CORES
         return Processor(torch.cuda.get_device_name(), _OF_A_GPU if able else "")
+    except RuntimeError:
+        return None
+
+
+def here() -> Processor:
+    """This process's processor."""
     return Processor(processor(), ", ".join(name for name in _INSTRUCTIONS if name in _flags()))
 
 
@@ -86,10 +92,9 @@ def _flags() -> set[str]:
 
 def workers(cluster: Cluster) -> list[Processor]:
     """The processors of all nodes that a worker can be placed on."""
-    gpu = bool(cluster.gpus)
     # Where the autoscaler has yet to start the first machine, the question itself starts it. A machine that others have for
     # themselves answers too late and decides nothing.
     nodes: list[str | None] = [*machines(cluster)] or [None]
-    claim = {"num_gpus": LITTLE} if gpu else {"num_cpus": HELPER_CPUS}
-    answers = (answer for _, answer in ask_nodes(here, dict.fromkeys(nodes, (gpu,)), claim))
+    question, claim = (gpu_here, {"num_gpus": LITTLE}) if cluster.gpus else (here, {"num_cpus": HELPER_CPUS})
+    answers = (answer for _, answer in ask_nodes(question, dict[str | None, tuple[Any, ...]].fromkeys(nodes, ()), claim))
     return [answer for answer in answers if answer is not None]

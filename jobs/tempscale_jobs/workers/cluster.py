@@ -73,9 +73,10 @@ class Cluster:
     def claim(self) -> dict[str, float]:
         """What a worker claims of Ray's resources: its share of a GPU, or a CPU less what helpers claim.
 
-        In a cluster that has become smaller, workers that claimed all of a CPU could leave nothing to the helpers, for ever.
+        With a GPU it claims no CPU, which Ray would add: those are for tasks that tokenise. In a cluster that has become
+        smaller, workers that claimed all of a CPU could leave nothing to the helpers, for ever.
         """
-        return {"num_gpus": 1 / self.actors_per_gpu} if self.gpus else {"num_cpus": 1 - HELPER_CPUS}
+        return {"num_gpus": 1 / self.actors_per_gpu, "num_cpus": 0} if self.gpus else {"num_cpus": 1 - HELPER_CPUS}
 
     @property
     def resource(self) -> str:
@@ -114,6 +115,14 @@ def machines(cluster: Cluster) -> list[str]:
 
     nodes = [node for node in ray.nodes() if node["Alive"]]
     return [node["NodeID"] for node in nodes if node["Resources"].get(cluster.resource, 0) > 0]
+
+
+def grows(cluster: Cluster) -> bool:
+    """Whether the cluster declares more GPUs than have come."""
+    import ray
+
+    resources = ray.cluster_resources()
+    return cluster.gpus > 0 and resources.get(_TO_COME, 0) > resources.get("GPU", 0)
 
 
 def draining_nodes() -> set[str]:

@@ -29,7 +29,7 @@ from tempscale_jobs.runs.observing import Slow, Work
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.actor import Encoding, ModelActor, PlainActor, Started
-from tempscale_jobs.workers.cluster import HELPER_CPUS, NODE_LABEL, Cluster, draining_nodes, machines
+from tempscale_jobs.workers.cluster import HELPER_CPUS, NODE_LABEL, Cluster, draining_nodes, grows, machines
 from tempscale_jobs.workers.failures import failure, raise_changed, raise_reported, readable_failures, sick
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ _NO_PROGRESS = (
     "ray status, and start the same command again"
 )
 _NO_PLACE = (
-    "no worker found a place in the Ray cluster within an hour; see what holds its processors or GPUs (ray status), and "
-    "start the same command again"
+    "no worker started in the Ray cluster within an hour; see what holds its processors or GPUs (ray status), or what ends "
+    "a worker while it loads the model, such as too little memory, and start the same command again"
 )
 
 SLOW_FACTOR = 10
@@ -94,6 +94,8 @@ class Piece(NamedTuple):
     """About how much work it is, in any unit."""
     alike: str = ""
     """How long it takes is compared with pieces of which this is the same."""
+    most: float = NO_PROGRESS_SECONDS
+    """Seconds that it may take."""
 
 
 def missing(storage: Storage, pieces: Sequence[Piece]) -> list[Piece]:
@@ -167,7 +169,7 @@ def ask_for_workers(cluster: Cluster) -> None:
     """Let a cluster that grows start the nodes of all workers, which may take minutes, while the source is read."""
     import ray
 
-    (share,) = cluster.claim.values()
+    share = max(cluster.claim.values())  # Of a GPU, or of a CPU.
     absent = cluster.workers - int(ray.cluster_resources().get(cluster.resource, 0) / share)
     for _ in range(absent):  # Ray sees what waits, and forgets it with this process.
         ray.remote(**cluster.claim)(_nothing).remote()
@@ -267,12 +269,13 @@ class Crew:
         self.dismiss()
 
     def dismiss(self) -> None:
-        """End the actors; the next work starts others."""
+        """End the actors; the next work starts others, on any machine."""
         import ray
 
         for worker in [*self.actors, *self.starting.values()]:
             ray.kill(worker)
         self.actors, self.starting = [], {}
+        self._sick.clear()
 
     def run(
         self, function: Callable[..., Any], pieces: Sequence[Piece], retries: int = RETRIES
@@ -411,7 +414,8 @@ class Crew:
             self.join(ready[0])
         if self.starting:
             for reference in ray.wait(list(self.starting), num_returns=len(self.starting), timeout=0)[0]:
-                self.join(reference)
+                if reference in self.starting:  # One that failed may have had the others started again.
+                    self.join(reference)
 
     def join(self, reference: Any) -> list[Any]:
         """Count an actor that has started among those that get work, and return it; raise what prevented it.
@@ -440,14 +444,14 @@ class Crew:
 
     def replace(self, worker: Any) -> None:
         """End an actor, which may be anywhere in its restarts, and start another."""
-        self._end(worker)
-        self.start(len(self.actors) + len(self.starting) + 1)
-
-    def _end(self, worker: Any) -> None:
-        """End an actor."""
         import ray
 
+        self._leave_out(worker)
+        self.start(len(self.actors) + len(self.starting) + 1)
         ray.kill(worker)
+
+    def _leave_out(self, worker: Any) -> None:
+        """Have an actor no longer."""
         self.actors = [other for other in self.actors if other is not worker]
         self.starting = {reference: other for reference, other in self.starting.items() if other is not worker}
 
@@ -457,14 +461,29 @@ class Crew:
         Raises:
             IncompleteRun: none works or starts, and no machine is left to try.
         """
-        self._end(worker)
+        import ray
+
+        self._leave_out(worker)
         machine = why.node or (self._said[worker].node if worker in self._said else "")
         self._sick[machine] += 1
         self._note_lost(why)
-        if any(self._sick[node] < SICK_STARTS for node in machines(self._cluster)) and self._sick[""] < SICK_STARTS:
-            self.start(len(self.actors) + len(self.starting) + 1)
-        elif not self.actors and not self.starting:
+        ended = [worker]
+        if self._is_left():
+            wanted = len(self.actors) + len(self.starting) + 1
+            if self._sick[machine] == SICK_STARTS:  # Those that still wait for a place would take the one that becomes free.
+                ended += self.starting.values()
+                self.starting = {}
+            self.start(wanted)
+        for one in ended:  # After the start of the others: Ray gives a GPU that is given back first.
+            ray.kill(one)
+        if not self.actors and not self.starting:
             raise IncompleteRun(f"no machine of the cluster is left that a worker can start on; {why}{AGAIN}") from why
+
+    def _is_left(self) -> bool:
+        """Whether a machine is left on which a worker may start, or one is to come."""
+        if self._sick[""] >= SICK_STARTS:
+            return False
+        return grows(self._cluster) or any(self._sick[node] < SICK_STARTS for node in machines(self._cluster))
 
     def _note_lost(self, why: SickWorker) -> None:
         """Say that a worker was lost, and keep it for run.json."""
@@ -641,6 +660,7 @@ def _results(
         while True:
             following = following or _following(retried, waiting)
             if following is None and not flights.flying:
+                progress.report(workers, is_last=True)
                 return
             progress.report(workers)
             workers.leave([flight.worker for flight in flights.flying.values()])
@@ -677,10 +697,11 @@ def _again(workers: _Tasks, flight: _Flight, error: Exception, progress: _Progre
     import ray.exceptions
 
     unreached: int | None = None
-    if isinstance(error, ray.exceptions.NodeDiedError) and progress.is_recent:
+    if isinstance(error, ray.exceptions.NodeDiedError) and progress.is_recent(flight.piece.most):
         workers.idle.append(flight.worker)
         unreached = flight.unreached
-    elif (why := sick(error)) is not None and not workers.gives_up:
+    # An actor that died may have died of its piece; one that says what it lacks did not.
+    elif (why := sick(error)) is not None and (why.node or not workers.gives_up):
         workers.replace_sick(flight.worker, why)
         unreached = flight.unreached
     # Ray counts as a retry each attempt to reach a worker whose node it does not know to be lost yet.
@@ -702,19 +723,18 @@ class _Progress:
     _finished: float = field(default_factory=time.monotonic)
     _reported: float = 0.0
 
-    @property
-    def is_recent(self) -> bool:
-        """Whether a piece was finished, or the step began, within an hour."""
-        return time.monotonic() - self._finished < NO_PROGRESS_SECONDS
+    def is_recent(self, seconds: float) -> bool:
+        """Whether a piece was finished, or the step began, within some seconds."""
+        return time.monotonic() - self._finished < seconds
 
     def finish(self) -> None:
         """A piece is done."""
         self._finished = time.monotonic()
         self.left = None if self.left is None else self.left - 1
 
-    def report(self, workers: _Tasks) -> None:
-        """Tell the journal, once a second at most."""
-        if self.journal is None or time.monotonic() - self._reported < _REPORT_SECONDS:
+    def report(self, workers: _Tasks, is_last: bool = False) -> None:
+        """Tell the journal, once a second at most, and at the end."""
+        if self.journal is None or (not is_last and time.monotonic() - self._reported < _REPORT_SECONDS):
             return
         self._reported = time.monotonic()
         self.journal.work(Work(self.left, *workers.numbers, self.retried))
@@ -733,15 +753,16 @@ def _next(workers: _Tasks, flights: Flights, nothing_waits: bool) -> Any:
     """The reference of what comes back next: the result of a piece, or the start of a worker.
 
     Raises:
-        IncompleteRun: nothing did within an hour.
+        IncompleteRun: nothing did within an hour, or the seconds that a piece may take.
     """
+    most = max([NO_PROGRESS_SECONDS, *(flight.piece.most for flight in flights.flying.values())])
     while nothing_waits:
         reference = _back(workers, flights, min(_PATIENCE_SECONDS, NO_PROGRESS_SECONDS))
         if reference is not None:
             return reference
         if not workers.make_room([flight.worker for flight in flights.flying.values()]):
             break
-    reference = _back(workers, flights, NO_PROGRESS_SECONDS)
+    reference = _back(workers, flights, most)
     if reference is None:
         raise IncompleteRun(_NO_PROGRESS)
     return reference

@@ -69,7 +69,15 @@ def test_the_flags_of_a_cpu_by_hand(monkeypatch, flags, instructions):
 def test_a_gpu_has_tensor_cores_for_it_from_ampere_on(monkeypatch, capability, instructions):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "T4")
-    assert bfloat16.here(gpu=True) == Processor("T4", instructions)
+    assert bfloat16.gpu_here() == Processor("T4", instructions)
+
+
+def test_a_sick_gpu_decides_nothing(monkeypatch):
+    def sick():
+        raise RuntimeError("CUDA unknown error")
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", sick)
+    assert bfloat16.gpu_here() is None
 
 
 def test_the_workers_of_this_machine_answer(ray_session):

@@ -85,6 +85,10 @@ def test_how_a_step_goes_on_is_told_by_run_and_step(monkeypatch):
         [number for number, own in told["workers"].told if own == labels | {"state": s}] for s in ("alive", "wanted")
     )
     assert (alive, wanted) == ([2, 2], [4, 2])
+    metrics.stage("tables", None)
+    metrics.stage("report", None)
+    assert told["pieces_left"].told[1:] == [(0, labels)]
+    assert [number for number, own in told["workers"].told if own["step"] == labels["step"]][4:] == [0, 0]
 
 
 def test_the_status_file_names_lost_workers_at_once(tmp_path):

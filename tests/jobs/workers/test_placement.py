@@ -279,7 +279,9 @@ def test_several_actors_share_a_gpu(cluster, crew):
     together = sessions.Cluster(2 * NODES * GPUS, 1, actors_per_gpu=2)
     assert (cluster.workers, cluster.gpus) == (NODES * GPUS, 1)
     claims = [own.claim for own in (together, cluster, sessions.Cluster(3, 0))]
-    assert claims == [{"num_gpus": 0.5}, {"num_gpus": 1}, {"num_cpus": 1 - sessions.HELPER_CPUS}]
+    assert claims == [
+        {"num_gpus": 0.5, "num_cpus": 0}, {"num_gpus": 1, "num_cpus": 0}, {"num_cpus": 1 - sessions.HELPER_CPUS},
+    ]  # fmt: skip
     with crew(cluster=together) as own:
         own.hire(together.workers)
         reports = [report for _, report in own.run(placed, pieces(60))]

@@ -150,6 +150,55 @@ def test_a_node_that_drains_is_given_no_new_piece(no_ray, crew, tmp_path):
         assert not late
 
 
+def tile_on(folder, number, device):
+    """A super-tile, which no card of a sick node computes."""
+    time.sleep(0.3)
+    if node() in Storage(folder).read("sick").decode():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+    Storage(folder).write(f"tiles/{number}", node().encode())
+
+
+def test_a_card_that_is_sick_in_the_middle_of_tiles_costs_only_its_own_work(no_ray, crew, tmp_path):
+    with cluster_of(HEAD, WITH_GPUS, WITH_GPUS) as (session, nodes):
+        sick, well = (one.node_id for one in nodes.worker_nodes)
+        (tmp_path / "sick").write_text(sick)
+        with crew(session) as own:
+            done = list(own.tiles(tile_on, [Piece(k, (str(tmp_path), k), f"tile {k}") for k in range(20)]))
+        assert sorted(piece.number for piece in done) == list(range(20))
+        assert {file.read_text() for file in (tmp_path / "tiles").iterdir()} == {well}
+    assert 2 <= len(lost(tmp_path)) <= 4
+
+
+def test_no_work_is_given_up_because_of_a_card(no_ray, crew, tmp_path):
+    """The process is lost in a piece, and says of the next try that its card is."""
+    with cluster_of(HEAD, WITH_GPUS, WITH_GPUS) as (session, _), crew(session) as own:
+        found = list(own.attempt(lost_while_it_works, pieces(12)))
+    assert {piece.number for piece, *_ in found} == set(range(12))
+    assert [given_up for *_, given_up in found] == [None] * 12
+
+
+def test_where_the_first_machine_that_comes_is_sick_the_others_are_waited_for(no_ray, crew, tmp_path):
+    one_gpu = {"num_cpus": 2, "num_gpus": 1, "object_store_memory": 100 << 20}
+    with cluster_of(HEAD | {"resources": {"autoscaled_gpus": 3}}) as (session, nodes), ThreadPoolExecutor(1) as pool:
+        (tmp_path / "sick").write_text("none yet")
+        with crew(session) as own:
+            work = pool.submit(lambda: dict(own.run(where, pieces(12))))
+            while not waiting(nodes):
+                time.sleep(0.1)
+            sick = nodes.add_node(wait=False, **one_gpu)
+            (tmp_path / "sick").write_text(sick.node_id)
+            for _ in range(600):
+                if len(lost(tmp_path)) >= 2:
+                    break
+                assert not work.done(), work.result()
+                time.sleep(0.1)
+            time.sleep(5)
+            assert not work.done(), work.result()
+            well = nodes.add_node(**one_gpu)
+            assert set(work.result(timeout=200).values()) == {well.node_id}
+    assert 2 <= len(lost(tmp_path)) <= 3
+
+
 def slowly(folder, number):
     """A tile's task, which tells where it runs while it does."""
     Storage(folder).write(f"running/{number}-{time.time()}", node().encode())
@@ -234,6 +283,14 @@ def test_actors_that_hold_all_processors_leave_room_for_helpers(no_ray, tmp_path
         assert len(results(session, node, [()] * 4, "look-up")) == 4
         prepared = run_with_ray_data(session, placed, pieces(4), {"folder": str(tmp_path)}, {})
         assert len(list(prepared)) == 4
+
+
+def test_workers_with_gpus_leave_the_processors_to_what_prepares_their_work(no_ray, crew, tmp_path):
+    with cluster_of(HEAD, {"num_cpus": 2, "num_gpus": 2}) as (session, _), crew(session) as own:
+        assert len(dict(own.run(where, pieces(6)))) == 6
+        assert len(own.actors) == 2
+        assert len(results(session, node, [()] * 4, "look-up")) == 4
+        assert len(list(run_with_ray_data(session, placed, pieces(4), {"folder": str(tmp_path)}, {}))) == 4
 
 
 def held_back(seconds):
