@@ -16,26 +16,41 @@ from pathlib import Path
 from typing import Any
 
 _SAVER = """
-import sys
-if any("default_worker" in word for word in sys.argv):
-    import os, shutil, threading, time
+import os, sys, threading, time
 
-    def save():
-        import coverage
-        while True:
-            time.sleep(1)
-            if (own := coverage.Coverage.current()) is not None:
-                own.save()
-                folder, name = os.path.split(own.get_data().data_filename())
-                if os.path.exists(os.path.join(folder, name)):
-                    part = os.path.join(folder, "copying-" + name)
-                    shutil.copyfile(os.path.join(folder, name), part)
-                    os.replace(part, os.path.join(folder, name + ".copy"))
+def save():
+    import coverage, shutil
+    while True:
+        time.sleep(.5)
+        if (own := coverage.Coverage.current()) is not None:
+            own.save()
+            folder, name = os.path.split(own.get_data().data_filename())
+            if os.path.exists(os.path.join(folder, name)):
+                part = os.path.join(folder, "copying-" + name)
+                shutil.copyfile(os.path.join(folder, name), part)
+                os.replace(part, os.path.join(folder, name + ".copy"))
 
-    threading.Thread(target=save, daemon=True).start()
+def wait_before_it_ends(name):
+    ray = sys.modules["ray"]
+    end = getattr(ray, name)
+
+    def later(*arguments, **how):
+        time.sleep(1)
+        return end(*arguments, **how)
+
+    setattr(ray, name, later)
+
+def wait_for_ray():
+    while not hasattr(sys.modules.get("ray"), "timeline"):  # One of the last names that it defines.
+        time.sleep(.05)
+    for name in ("kill", "shutdown"):
+        wait_before_it_ends(name)
+
+of_ray = any("default_worker" in word for word in sys.argv)
+threading.Thread(target=save if of_ray else wait_for_ray, daemon=True).start()
 """
-"""Run at the start of Python: a worker of Ray's that is killed leaves what it counted a second before; one that is killed
-while it writes that, a copy of the time before.
+"""Run at the start of Python. A worker of Ray's that is killed leaves what it counted half a second before, and one that is
+killed while it writes that, a copy; a process that ends workers waits until they have written.
 """
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "coverage.json"
