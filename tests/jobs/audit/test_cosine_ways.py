@@ -10,7 +10,7 @@ from whole_run import audited, read_parts, read_record, read_tables
 
 from tempscale.collapse.cosine import rounding_error
 
-pytestmark = [pytest.mark.proof, pytest.mark.soak]
+pytestmark = pytest.mark.proof
 
 
 def keyed(text_id):

@@ -48,7 +48,6 @@ def groups_of(out):
     return read_parts(out, "partials/groups", "1.0")["text_id"].to_list()
 
 
-@pytest.mark.soak
 def test_the_worst_pairs_are_those_of_all_pairs_of_the_texts_of_largest_trace(few, corpus, small_model):
     """Brute force in float64: the 128 texts of largest tr Σ of those that were dealt, and all of their pairs."""
     texts = {row["id"]: row["text"] for row in map(json.loads, corpus.read_text("utf-8").splitlines())}
@@ -74,7 +73,6 @@ def test_the_worst_pairs_are_those_of_all_pairs_of_the_texts_of_largest_trace(fe
     assert read_record(few)["models"]["tiny-bert"]["socm"] == "groups"
 
 
-@pytest.mark.soak
 def test_a_wanted_error_takes_more_groups_that_begin_with_the_same(few, corpus, small_model):
     """All texts are dealt at last, where no fewer reach the error; the first groups are those of the other run."""
     reached = read_tables(few)["collapse_summary"]["socm_se"][0]
@@ -92,7 +90,6 @@ def test_a_wanted_error_takes_more_groups_that_begin_with_the_same(few, corpus, 
     assert digests(loose, "tables") == digests(few, "tables")
 
 
-@pytest.mark.soak
 def test_a_corpus_too_small_for_ten_groups_is_measured_whole(ray_session, tmp_path, small_model):
     (tmp_path / "texts.jsonl").write_text(as_lines(documented("pyarrow")[:17]), "utf-8")
     audited(settings(tmp_path / "run", tmp_path / "texts.jsonl", small_model))

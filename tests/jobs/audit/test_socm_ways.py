@@ -14,7 +14,7 @@ from whole_run import audited, read_parts, read_tables
 from tempscale import Encoder
 from tempscale.collapse import tiles
 
-pytestmark = [pytest.mark.proof, pytest.mark.soak]
+pytestmark = pytest.mark.proof
 
 
 @pytest.fixture(scope="module")

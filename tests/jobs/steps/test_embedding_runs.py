@@ -70,7 +70,6 @@ def strict_model(small_model, tmp_path_factory):
     return folder
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("long", ["truncate", "chunk"])
 def test_texts_that_the_tokenizer_fails_on_are_recorded_and_change_no_other(run, texts, strict_model, tmp_path, long):
     strange = [{"id": "strange", "text": "a \U0001f4a5 here"}, {"id": "too", "text": "\U0001f4a5"}]
@@ -107,7 +106,6 @@ def test_pairs_with_a_text_that_the_tokenizer_fails_on_are_rejected(texts, stric
         paired(settings | {"out": str(tmp_path / "none")})
 
 
-@pytest.mark.soak
 def test_groups_of_texts_in_chunks_have_the_pairs_of_texts_and_not_of_chunks(run, texts, small_model, tmp_path):
     analysis = {"socm_sample": None, "socm_groups": 10, "socm_ranked": 8}
     _, found = run("chunks", texts, small_model, embedding={"max_length": 32, "long": "chunk"}, analysis=analysis)

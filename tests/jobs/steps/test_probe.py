@@ -7,7 +7,7 @@ from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.steps import probe
 
-pytestmark = pytest.mark.soak
+pytestmark = pytest.mark.proof
 
 
 def settings(out, corpus, small_model, **analysis):

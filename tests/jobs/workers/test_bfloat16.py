@@ -103,7 +103,6 @@ def audit(tmp_path, ray_session, small_model, monkeypatch):
     return audit
 
 
-@pytest.mark.soak
 def test_auto_gives_the_bytes_of_what_it_chose_and_says_so(audit, tmp_path):
     records = {name: audit(name, *how) for name, how in {
         "single": ("float32",), "half": ("bfloat16", [AMX]), "old": ("auto", [AMX, OLD]), "new": ("auto", [AMX]),
