@@ -401,7 +401,7 @@ class Crew:
         """Start actors until there are `wanted`, and wait for the first of all.
 
         Raises:
-            IncompleteRun: none found a place within an hour.
+            IncompleteRun: none started within an hour.
         """
         import ray
 
@@ -755,13 +755,13 @@ def _next(workers: _Tasks, flights: Flights, nothing_waits: bool) -> Any:
     Raises:
         IncompleteRun: nothing did within an hour, or the seconds that a piece may take.
     """
-    most = max([NO_PROGRESS_SECONDS, *(flight.piece.most for flight in flights.flying.values())])
     while nothing_waits:
         reference = _back(workers, flights, min(_PATIENCE_SECONDS, NO_PROGRESS_SECONDS))
         if reference is not None:
             return reference
         if not workers.make_room([flight.worker for flight in flights.flying.values()]):
             break
+    most = max((flight.piece.most for flight in flights.flying.values()), default=NO_PROGRESS_SECONDS)
     reference = _back(workers, flights, most)
     if reference is None:
         raise IncompleteRun(_NO_PROGRESS)
