@@ -20,12 +20,17 @@ import os, sys, threading, time
 
 def save():
     import coverage, shutil
+    copied = None
     while True:
         time.sleep(.5)
         if (own := coverage.Coverage.current()) is not None:
             own.save()
             folder, name = os.path.split(own.get_data().data_filename())
-            if os.path.exists(os.path.join(folder, name)):
+            if not os.path.exists(os.path.join(folder, name)):
+                continue
+            state = os.stat(os.path.join(folder, name))
+            if (state.st_mtime_ns, state.st_size) != copied:  # Most workers are idle most of the time.
+                copied = state.st_mtime_ns, state.st_size
                 part = os.path.join(folder, "copying-" + name)
                 shutil.copyfile(os.path.join(folder, name), part)
                 os.replace(part, os.path.join(folder, name + ".copy"))
