@@ -46,7 +46,8 @@ def wait_before_it_ends(name):
     setattr(ray, name, later)
 
 def wait_for_ray():
-    while not hasattr(sys.modules.get("ray"), "timeline"):  # One of the last names that it defines.
+    names = ("kill", "shutdown", "timeline")
+    while not all(hasattr(sys.modules.get("ray"), name) for name in names):  # It is being imported.
         time.sleep(.05)
     for name in ("kill", "shutdown"):
         wait_before_it_ends(name)

@@ -1,13 +1,17 @@
 """What `import tempscale` promises: names on first use, no weight until then, and no Ray, tables or jobs at all."""
 
+import importlib.util
+import runpy
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import torch
 
 import tempscale as ts
+from tempscale.optional import needs
 
 PACKAGE = Path(ts.__file__).parent
 MODULES = sorted(
@@ -73,6 +77,42 @@ def test_no_module_imports_transformers_before_a_model_is_loaded():
     )
     assert "torch" in found
     assert not found & {"transformers", "sentence_transformers", "ray", "pyarrow", "tempscale_jobs", "datasets", "polars"}
+
+
+def without(monkeypatch, name):
+    """As if a library were not installed."""
+    for module in [*sys.modules]:
+        if module.partition(".")[0] == name:
+            monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, name, None)
+
+
+def test_a_library_that_is_missing_is_named_with_what_needs_it(monkeypatch, tiny_folder):
+    folder = tiny_folder("bert")
+    without(monkeypatch, "sentence_transformers")
+    with pytest.raises(ImportError, match=r"ts\.load.*sentence"):
+        ts.load(folder)
+    without(monkeypatch, "mteb")
+    monkeypatch.delitem(sys.modules, "tempscale.model.mteb_model", raising=False)
+    with pytest.raises(ImportError, match=r"ts\.MtebModel.*mteb"):
+        importlib.import_module("tempscale.model.mteb_model")
+
+
+def test_a_checkout_that_is_not_installed_says_as_much(monkeypatch):
+    def unknown(name):
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "requires", unknown)
+    assert "pip install" in needs("this test", "polars")
+
+
+def test_the_package_alone_has_no_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "path", [str(PACKAGE), *sys.path])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(PACKAGE / "__main__.py"), run_name="__main__")
+    assert ended.value.code == 2
+    assert "tempscale_jobs" in capsys.readouterr().err
 
 
 def test_the_example_of_the_package_runs(tiny_folder):

@@ -342,7 +342,6 @@ def test_the_worst_pair_is_that_of_largest_socm_among_the_most_alike(tables, tex
     assert set(tables["two_texts"]["text_id"]) == {ids[worst[0]], ids[worst[1]]}
 
 
-@pytest.mark.soak
 def test_a_pair_may_be_named_and_a_wrong_one_is_a_sentence(tmp_path, ray_session, corpus, small_model, texts):
     named = tuple(sorted(texts)[4:6])
     data = settings(tmp_path / "run", corpus, small_model)

@@ -47,7 +47,6 @@ def texts(count):
     return [{"id": f"t{k}", "text": text} for k, text in enumerate(chosen[:count])]
 
 
-@pytest.mark.soak
 def test_texts_that_the_model_fails_on_are_rejected_and_the_others_looked_into(tmp_path, ray_session, small_model):
     """The word embedding of «pipe» is no number."""
     broken = tmp_path / "broken"
@@ -66,7 +65,6 @@ def test_texts_that_the_model_fails_on_are_rejected_and_the_others_looked_into(t
         run(tmp_path / "none", [{"id": f"p{k}", "text": "pipe " * (k + 2)} for k in range(3)], str(broken))
 
 
-@pytest.mark.soak
 def test_a_text_of_one_token_is_left_out(tmp_path, ray_session, tiny_folder):
     """Decoders without special tokens have such texts."""
     folder = tiny_folder("qwen2")
@@ -81,7 +79,6 @@ def test_a_text_of_one_token_is_left_out(tmp_path, ray_session, tiny_folder):
 
 
 @pytest.mark.words
-@pytest.mark.soak
 def test_one_text_and_a_schedule_are_looked_into(tmp_path, ray_session, small_model):
     schedule = {"by_length": {"0": 1.0, "64": 0.8}}
     tables, page = run(tmp_path / "run", texts(1), small_model, [1.0, schedule, {"by_layer": [0.9, 0.8]}])

@@ -73,7 +73,6 @@ def tables(finished):
     return read_tables(finished)
 
 
-@pytest.mark.soak
 def test_whole_documents_are_looked_into_the_same_by_every_model(tables):
     by_model = [set(own["text_id"]) for _, own in tables["layers"].group_by("model", maintain_order=True)]
     assert by_model[0] == by_model[1]
@@ -84,7 +83,6 @@ def test_whole_documents_are_looked_into_the_same_by_every_model(tables):
     assert own == {text_id: text_id.split("-")[0] for text_id in by_model[0]}
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("tau", TAUS)
 def test_findings_hold_the_content_and_are_those_of_a_plain_pass(tables, rows, small_model, tau):
     texts = {row["id"]: row["text"] for row in rows}
@@ -111,7 +109,6 @@ def test_findings_hold_the_content_and_are_those_of_a_plain_pass(tables, rows, s
     assert found["versions_cosine"]["change_se"] == pytest.approx(error, rel=1e-3)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("tau", TAUS)
 def test_models_are_compared_on_the_same_texts(tables, tau):
     layers = tables["layers"].filter(pl.col("tau") == tau)
@@ -127,7 +124,6 @@ def test_models_are_compared_on_the_same_texts(tables, tau):
     assert row["change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(len(moved)), rel=1e-9)
 
 
-@pytest.mark.soak
 def test_the_report_draws_models_together_and_joins_versions(finished, tables):
     page = read_report(finished)
     (row,) = tables["findings"].filter((pl.col("finding") == "model") & (pl.col("tau") == 0.7)).to_dicts()

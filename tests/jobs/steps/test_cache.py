@@ -410,7 +410,7 @@ def test_a_run_embeds_again_what_its_cache_cannot_give_and_says_so(nights, small
     assert np.abs(np.stack(one["embedding"]) - np.stack(plain["embedding"])).max() < 1e-5
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_a_cache_that_cannot_be_added_to_costs_the_run_nothing(nights, small_model, monkeypatch, tmp_path, capsys):
     def full(*arguments, **more):
         raise IncompleteRun("cannot write 'cache': the disk is full")

@@ -155,7 +155,7 @@ def test_of_two_exposures_the_fairer_one_is_named():
     assert "one length" in said
 
 
-@pytest.mark.soak
+@pytest.mark.proof
 def test_few_queries_are_a_reason_and_no_failure(tmp_path, ray_session, texts, small_model, capsys):
     documents, queries = texts[0], dict(list(texts[1].items())[:150])
     few = retrieval_in(tmp_path, "ends", documents, queries, {name: [f"d{name[1:]}"] for name in queries})

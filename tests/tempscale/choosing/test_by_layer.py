@@ -48,6 +48,13 @@ def double(tiny_folder):
     return load
 
 
+def test_a_search_that_cannot_begin_leaves_the_temperature_as_it_was(tiny_folder):
+    encoder = Encoder.load(tiny_folder("bert"), temperature=0.7, device="cpu")
+    with pytest.raises(TemperatureError), by_layer._searching(encoder, torch.ones(LAYERS + 1)):
+        pytest.fail("it has begun")
+    assert encoder.temperature == Temperature(0.7)
+
+
 def prefixes(encoder, texts=TEXTS, long=LONG, seed=0):
     """Random tokens cut short and long, the long ones not all of one length."""
     generator = torch.Generator().manual_seed(seed)

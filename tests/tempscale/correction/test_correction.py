@@ -2,6 +2,7 @@
 sentences for what cannot be used.
 """
 
+import base64
 import json
 import math
 
@@ -308,12 +309,17 @@ def test_what_cannot_be_applied(rows, lengths, named):
 
 
 def test_data_that_are_no_correction():
-    data = fitted("length").as_data()
+    data, not_finite = fitted("length").as_data(), fitted("whiten(1)").as_data()
+    values = np.frombuffer(base64.b64decode(not_finite["matrix"]), "<f8").copy()
+    values[0] = math.inf
+    not_finite["matrix"] = base64.b64encode(values.tobytes()).decode()
     for wrong, named in (
         ({}, "no correction"), ([], "no correction"), (data | {"format": 9}, "format 9"),
         (data | {"correction": "nothing"}, "'nothing'"), ({k: v for k, v in data.items() if k != "f"}, "damaged"),
         (data | {"f": {"tokens": [3.0, 2.0], "values": [0.1, 0.2]}}, "ascending"),
         (data | {"f": {"tokens": [2.0, 3.0], "values": [0.1, math.nan]}}, "finite"),
+        (data | {"f": {"tokens": [0.5, 3.0], "values": [0.1, 0.2]}}, "below 1"),
+        (not_finite, "not finite"),
         (fitted("whiten(1)").as_data() | {"matrix": "AAAA"}, "damaged"),
     ):  # fmt: skip
         with pytest.raises(CorrectionError, match=named):

@@ -146,7 +146,6 @@ def fitted(own, real_texts):
     return fit_by_length(own, real_texts, n0=48)
 
 
-@pytest.mark.soak
 @pytest.mark.proof
 @pytest.mark.parametrize("layers", ["all", pytest.param("last", marks=pytest.mark.soak)])
 def test_the_fitted_schedule_holds_the_measured_filter(own, fitted, attentions, real_texts, layers):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from unittest import mock
 
 import pytest
 from sentence_transformers_cases import change
@@ -99,6 +100,18 @@ def test_the_hubs_own_refusal_is_one_line(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(ModelError, match=r"disk full$"):
         resolve("somebody/something")
+
+
+def test_a_revision_that_the_hub_does_not_have_is_refused_by_name(monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    def missing(*args, **kwargs):
+        raise RevisionNotFoundError("404", response=mock.Mock(headers={}))
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", missing)
+    with pytest.raises(ModelError, match="'somebody/something'.*'v9'"):
+        resolve("somebody/something@v9")
 
 
 def test_only_configuration_tokenizer_and_safetensors_are_fetched(monkeypatch, folder):

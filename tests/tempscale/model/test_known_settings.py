@@ -147,6 +147,23 @@ OF_THE_MODEL = {
     "position_embedding_type": "relative_key", "quantization": {"bits": 4, "group_size": 64}, "embedding_size": 16,
     "pruned_heads": {"0": [1]}, "attention_temperature": 0.5,
 }  # fmt: skip
+def other_token_types(folder):
+    """Every token of a text is of type 1."""
+    tokenizer(model_input_names=["input_ids", "token_type_ids", "attention_mask"])(folder)
+    file = folder / "tokenizer.json"
+    processor = {
+        "type": "TemplateProcessing", "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "single": [{"Sequence": {"id": "A", "type_id": 1}}], "special_tokens": {},
+    }  # fmt: skip
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"post_processor": processor}))
+
+
+def another_transformer(folder):
+    file = folder / "modules.json"
+    more = {"idx": 2, "name": "2", "path": "", "type": "sentence_transformers.models.Transformer"}
+    file.write_text(json.dumps([*json.loads(file.read_text()), more]))
+
+
 REFUSED = {
     **{name: stage(**{name: value}) for name, value in OF_THE_STAGE.items()},
     **{name: whole(**{name: value}) for name, value in OF_THE_WHOLE.items()},
@@ -181,6 +198,10 @@ REFUSED = {
     "padding_side": tokenizer(padding_side="left"),
     "side 'left'": stage(processor_kwargs={"padding_side": "left"}),
     "attention_mask": tokenizer(model_input_names=["input_ids", "token_type_ids"]),
+    "token_type_ids": other_token_types,
+    "config_sentence_transformers.json": lambda folder: (folder / "config_sentence_transformers.json").write_text("[1]"),
+    "processing_kwargs is": stage(processing_kwargs=[1]),
+    "second stage 'Transformer'": another_transformer,
 }
 
 

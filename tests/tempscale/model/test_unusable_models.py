@@ -6,8 +6,10 @@ import shutil
 import pytest
 from sentence_transformers_cases import change, tokenizer
 
-from tempscale.model.checkpoint import check_weights
+from tempscale.model import checkpoint
+from tempscale.model.checkpoint import ModelError, check_weights, resolve
 from tempscale.model.encoder import Encoder
+from tempscale.model.loading import check_shapes
 from tempscale.model.tokens import Tokenizer
 from tempscale_jobs.config import audit
 from tempscale_jobs.errors import UsageError
@@ -117,6 +119,7 @@ def test_weights_of_an_absolute_path_are_refused_and_those_in_a_folder_of_the_mo
     folder = shutil.copytree(whole, tmp_path / "model")
     index("parts/w.safetensors")(folder)
     check_weights(folder)
+    check_shapes(folder)  # Of what is in the folder itself, which need not be all.
     (folder / "other.safetensors").rename(folder / "model.safetensors")
     index(str(tmp_path / "elsewhere.safetensors"))(folder)
     with pytest.raises(ValueError, match=r"elsewhere.safetensors"):
@@ -132,6 +135,73 @@ def test_a_tokenizer_without_a_window_needs_one(tiny_folder):
     assert Encoder.load(folder, max_length=40, device="cpu").encode(["a b " * 100]).truncated.tolist() == [True]
     with pytest.raises(UsageError, match="--max-length"):
         find_models(audit.resolve({"embedding": {"models": [str(folder)]}}))
+
+
+def test_what_is_lower_case_already_is_not_made_so_twice(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "model")
+    stages = [{"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(stages))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 32, "do_lower_case": True}))
+    asked, plain = Tokenizer(folder), Tokenizer(whole)
+    assert asked(["Some TEXT"]).ids == plain(["some text"]).ids == plain(["Some TEXT"]).ids
+
+
+def slow_tokenizer(folder):
+    """A class of tokenizers that transformers has in Python only."""
+    for file in folder.glob("*token*"):
+        file.unlink()
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CanineTokenizer", "model_max_length": 64}))
+
+
+def no_vocabulary(folder):
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.json").write_text("{}")  # Of another class.
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizerFast", "model_max_length": 64}))
+
+
+@pytest.mark.parametrize(
+    ("family", "edit", "named"),
+    [
+        ("bert", slow_tokenizer, "tokenizer.json"),
+        ("bert", no_vocabulary, "vocab.txt"),
+        ("roberta", config(pad_token_id=None), "pad_token_id"),
+    ],
+)
+def test_a_tokenizer_that_does_not_fit_is_refused_by_name(tiny_folder, family, edit, named):
+    folder = tiny_folder(family)
+    edit(folder)
+    with pytest.raises(ModelError) as error:
+        Tokenizer(folder)
+    assert named in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_model_whose_first_stage_is_missing_is_refused(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "model")
+    stages = [{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}]
+    (folder / "modules.json").write_text(json.dumps(stages))
+    (folder / "0_Transformer").mkdir()
+    with pytest.raises(ModelError, match="0_Transformer"):
+        resolve(str(folder))
+
+
+def test_a_folder_beside_the_stages_of_a_model_is_a_model_of_its_own(whole, tmp_path):
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    (parent / "modules.json").write_text(
+        json.dumps([{"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}])
+    )
+    first, other = shutil.copytree(whole, parent / "0_Transformer"), shutil.copytree(whole, parent / "checkpoint-500")
+    assert resolve(str(other)) == other
+    with pytest.raises(ModelError, match="only a part"):
+        resolve(str(first))
+
+
+def test_a_file_of_settings_that_is_too_long_is_not_read(whole, tmp_path, monkeypatch):
+    folder = shutil.copytree(whole, tmp_path / "model")
+    monkeypatch.setattr(checkpoint, "_LARGEST_JSON_BYTES", 100)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        Encoder.load(folder)
 
 
 def test_the_bound_of_layers_is_a_thousand_for_shared_ones_too(tiny_folder):

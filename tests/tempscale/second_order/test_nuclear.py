@@ -422,6 +422,12 @@ def wikipedia_tokens(encoder, shared_corpora):
     return tokens
 
 
+def test_listed_pairs_of_texts_without_rows_have_the_norm_zero():
+    nothing, one = torch.zeros(0, 6), torch.ones(3, 6)
+    assert paired_nuclear_norms([nothing, one], [0, 0], [0, 1]).tolist() == [0, 0]
+    assert paired_nuclear_norms([nothing, one], [1], [1]).tolist() == [pytest.approx(18.0)]
+
+
 @pytest.mark.soak
 def test_d_sigma_of_ten_thousand_pairs_equals_float64(wikipedia_tokens):
     texts = wikipedia_tokens + awkward_texts(wikipedia_tokens)

@@ -215,3 +215,5 @@ def test_factors_without_rows_give_zero():
     nothing, one = torch.zeros(0, 4), torch.ones(2, 4)
     assert polar_norms([nothing, one], [nothing, one]).tolist() == [[0, 0], [0, pytest.approx(8.0)]]
     assert polar_norms([nothing, nothing], [nothing]).tolist() == [[0], [0]]
+    pairs = polar.pair_norms([nothing, one], np.array([0, 0, 1]), np.array([0, 1, 1]))
+    assert pairs.tolist() == [0, 0, pytest.approx(8.0)]

@@ -76,7 +76,6 @@ def test_no_temperature_and_no_shape_compiles_anew(tiny_model, family):
     assert float((exact[0][0].embeddings - exact[4][0].embeddings).abs().max()) > 1e-4
 
 
-@pytest.mark.soak
 def test_other_kinds_compile_once_each_and_then_never(tiny_model):
     model, shapes = tiny_model("bert"), [(9, 30, 12, 5, 9, 40)]
     layers, heads = layer_taus(model), head_taus(model)
