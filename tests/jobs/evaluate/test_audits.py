@@ -12,9 +12,11 @@ from prepared import laid_out, scoped
 
 from tempscale import Temperature
 from tempscale.collapse.length import interval_of
+from tempscale.stats.errors import documents_error
 from tempscale_jobs.audit import summary
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.evaluate import audits
 from tempscale_jobs.evaluate.audits import AuditFigures, against_backbones, correlations, measures
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
@@ -345,3 +347,24 @@ def test_scores_of_a_run_stand_beside_what_audits_measured(finished):
     assert by_model["a"]["score_change"] is None
     assert by_model["a"]["tau"] == 1.0
     assert compare(evaluation, ComparedAudits([], {}), {}) == ([], [])
+
+
+def test_a_change_of_models_on_texts_in_documents_has_the_error_of_documents(monkeypatch):
+    random = np.random.default_rng(0)
+    values, documents = random.normal(size=(2, 60)), np.repeat(np.arange(20), 3)
+    means = [{f"t{k}": (value, int(documents[k])) for k, value in enumerate(own)} for own in values]
+    entries = [SimpleNamespace(folder="a", number=k) for k in range(2)]
+    monkeypatch.setattr(audits, "_text_means", lambda entry: means[entry.number])
+    expected = documents_error([values[0] - values[1]], [2.0], [documents])
+    assert audits._error(*entries) == pytest.approx(expected)
+    without = [{text: (value, None) for text, (value, _) in own.items()} for own in means]
+    monkeypatch.setattr(audits, "_text_means", lambda entry: without[entry.number])
+    assert audits._error(*entries) == pytest.approx(oracles.within_error(values[0] - values[1]))
+
+
+def test_an_audit_without_means_of_texts_has_none(monkeypatch, tmp_path):
+    storage = Storage(str(tmp_path))
+    monkeypatch.setattr(audits, "_measured_socm", lambda entry: (storage, "partials/socm", {"way": "all"}))
+    assert audits._text_means(None) is None
+    monkeypatch.setattr(audits, "_measured_socm", lambda entry: (storage, "partials/socm", None))
+    assert audits._text_means(None) is None

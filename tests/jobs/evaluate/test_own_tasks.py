@@ -18,7 +18,7 @@ from tempscale_jobs.errors import UsageError
 
 pytest.importorskip("mteb")
 
-from tempscale_jobs.evaluate import tasks
+from tempscale_jobs.evaluate import own_tasks, tasks
 from tempscale_jobs.evaluate.grid_model import Checkpoint, GridModel
 from tempscale_jobs.evaluate.own_tasks import build
 from tempscale_jobs.evaluate.scored import ScoringOptions, score
@@ -340,3 +340,15 @@ def test_a_classification_needs_two_labels_on_either_side(tmp_path, more, told):
     own = checked(OwnTask, counted(tmp_path, [4] * 20) | more)
     with pytest.raises(UsageError, match=f"^task 'c': .*{told}"):
         build(own, 0, Words(), [0])
+
+
+def test_relevances_are_whole_numbers_and_conditions_hold_in_every_format():
+    config = OwnTask.model_validate({"name": "mine", "type": "sts", "source": "pairs.parquet"})
+    assert [own_tasks._score(config, "row 3", value) for value in (2, "1", 1.0)] == [2, 1, 1]
+    for wrong in (1.5, "0.5", "much", None):
+        with pytest.raises(UsageError, match="row 3"):
+            own_tasks._score(config, "row 3", wrong)
+    assert own_tasks._is_value(True, "true")
+    assert not own_tasks._is_value(False, "True")
+    assert own_tasks._is_value(1.0, "1")
+    assert own_tasks._is_value("1", "1")

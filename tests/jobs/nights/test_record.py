@@ -3,6 +3,8 @@
 import re
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
+from unittest import mock
 
 import polars as pl
 import pyarrow as pa
@@ -25,6 +27,7 @@ from tempscale_jobs.nights.night import (
     check_windows,
     count_changed_texts,
     judge,
+    notes_in_brief,
     prune_record,
     pruned,
 )
@@ -525,3 +528,38 @@ def test_a_damaged_baseline_is_not_compared_with_and_ends_no_night(tmp_path):
     (found,) = history.of_run(audit.root, [row("2026-11-03")])
     assert found.row is None
     assert "collapse_summary" in found.label
+
+
+def test_a_run_of_pairs_with_its_tables_is_no_baseline(tmp_path):
+    storage = Storage(str(tmp_path / "pairs"))
+    storage.write_json("run.json", {"command": "pairs", "run": "1"})
+    storage.write_table("tables/pairs.parquet", pa.table({"a": [1]}))
+    with pytest.raises(UsageError, match="tempscale pairs"):
+        history.check_baseline(storage.root)
+
+
+def test_why_a_night_is_no_baseline_is_said_by_what_its_gate_did():
+    ways = [history._state({"gate": gate}) for gate in ("none", "failed", "passed")]
+    assert len(set(ways)) == 3
+    assert "failed" in ways[1]
+
+
+def test_notes_in_brief_name_each_kind_once():
+    judged = {"first_nights": [], "not_compared": [], "unknown_noise": ["cosine_mean", "socm_mean"]}
+    (unknown,) = notes_in_brief(judged)
+    assert unknown.startswith("2 ")
+    assert notes_in_brief(judged | {"unknown_noise": []}) == []
+    assert len(notes_in_brief(judged | {"not_compared": ["a"], "first_nights": ["b"]})) == 3
+
+
+def test_changed_texts_are_not_counted_against_a_folder_that_another_run_took(tmp_path):
+    """The night before was of run 1, and its folder holds run 2 now."""
+    before = row("2026-11-23", run="1")
+    folder = tmp_path / "before"
+    Storage(str(folder)).write_json("run.json", {"run": "2"})
+    rows = pl.DataFrame([before | {"folder": str(folder), "name": "", "run": "1", "night": "2026-11-23"}])
+    known = SimpleNamespace(rows=rows, damaged=[])
+    asked = SimpleNamespace(history=None, record=SimpleNamespace(name=""), folder=str(tmp_path / "tonight"), run=None)
+    with mock.patch.object(history, "read", return_value=known):
+        counts = count_changed_texts(asked, {"run": "3", "night": "2026-11-24"})
+    assert set(counts.values()) == {None}

@@ -42,9 +42,7 @@ def test_errors_of_cells_are_those_of_documents_where_texts_come_in_some():
     first, second = sample.interval == 0, sample.interval == 1
     inside = documents_error([np.nanmean(sample.value[np.ix_(first, first)], axis=1)], [2.0], [documents[first]])
     block = sample.value[np.ix_(first, second)]
-    between = documents_error(
-        [block.mean(1), block.mean(0)], [1.0, 1.0], [documents[first], documents[second]]
-    )
+    between = documents_error([block.mean(1), block.mean(0)], [1.0, 1.0], [documents[first], documents[second]])
     assert rows[0]["socm_se_superpopulation"] == pytest.approx(inside)
     assert rows[1]["socm_se_superpopulation"] == pytest.approx(between)
     alone = socm_tables.cells((0, 32), sample, np.ones(2), True)

@@ -110,7 +110,7 @@ def test_a_revision_that_the_hub_does_not_have_is_refused_by_name(monkeypatch):
         raise RevisionNotFoundError("404", response=mock.Mock(headers={}))
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", missing)
-    with pytest.raises(ModelError, match="'somebody/something'.*'v9'"):
+    with pytest.raises(ModelError, match=r"'somebody/something'.*'v9'"):
         resolve("somebody/something@v9")
 
 

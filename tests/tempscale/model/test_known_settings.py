@@ -147,14 +147,15 @@ OF_THE_MODEL = {
     "position_embedding_type": "relative_key", "quantization": {"bits": 4, "group_size": 64}, "embedding_size": 16,
     "pruned_heads": {"0": [1]}, "attention_temperature": 0.5,
 }  # fmt: skip
+
+
 def other_token_types(folder):
     """Every token of a text is of type 1."""
     tokenizer(model_input_names=["input_ids", "token_type_ids", "attention_mask"])(folder)
     file = folder / "tokenizer.json"
-    processor = {
-        "type": "TemplateProcessing", "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "single": [{"Sequence": {"id": "A", "type_id": 1}}], "special_tokens": {},
-    }  # fmt: skip
+    text = [{"Sequence": {"id": "A", "type_id": 1}}]
+    pair = [*text, {"Sequence": {"id": "B", "type_id": 1}}]
+    processor = {"type": "TemplateProcessing", "single": text, "pair": pair, "special_tokens": {}}
     file.write_text(json.dumps(json.loads(file.read_text()) | {"post_processor": processor}))
 
 

@@ -124,3 +124,11 @@ def test_on_a_gpu_weights_are_rounded_once_and_nothing_is_cast(tiny_model):
     on_cpu = Encoder(tiny_model("bert"), None, Head("mean", []), precision="bfloat16")
     assert {own.dtype for own in on_cpu.model.parameters()} == {torch.float32}
     assert on_cpu._casts(torch.device("cpu"))
+
+
+def test_only_weights_in_float32_are_rounded():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2).double())
+    kept = model[1].weight.clone()
+    round_weights(model)
+    assert model[0].weight.dtype == torch.bfloat16
+    assert torch.equal(model[1].weight, kept)

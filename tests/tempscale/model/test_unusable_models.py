@@ -156,7 +156,8 @@ def slow_tokenizer(folder):
 def no_vocabulary(folder):
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.json").write_text("{}")  # Of another class.
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "BertTokenizerFast", "model_max_length": 64}))
+    settings = {"tokenizer_class": "BertTokenizerFast", "model_max_length": 64}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
 @pytest.mark.parametrize(
