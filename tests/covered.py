@@ -1,7 +1,7 @@
 """Which lines and branches of the program the tests run: `python tests/covered.py`, which is what `make coverage` runs.
 
 The tests of `make test` and of `make proof`. What came of it is written to benchmarks/results/coverage.json, for
-docs/coverage.md.
+docs/coverage.md. `python tests/covered.py --add TESTS` adds what further tests run of the same code.
 """
 
 from __future__ import annotations
@@ -91,16 +91,34 @@ def of_file(report: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def together(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """What two measurements of one file run of it."""
+    lines = sorted({*before["lines_not_run"]} & {*now["lines_not_run"]})
+    branches = sorted({*map(tuple, before["branches_not_run"])} & {*map(tuple, now["branches_not_run"])})
+    return now | {
+        "lines_run": now["lines"] - len(lines), "lines_not_run": lines,
+        "branches_run": now["branches"] - len(branches), "branches_not_run": [list(branch) for branch in branches],
+    }  # fmt: skip
+
+
 def main(arguments: list[str]) -> int:
     """0 if every test passed."""
+    adds = arguments[:1] == ["--add"]
     with tempfile.TemporaryDirectory(prefix="tempscale-coverage-") as folder:
-        report = measured(Path(folder), arguments or ["-m", "not soak", "--ignore", "tests/test_typing.py"])
+        report = measured(Path(folder), arguments[adds:] or ["-m", "not soak", "--ignore", "tests/test_typing.py"])
     files = {name: of_file(own) for name, own in sorted(report["files"].items())}
+    if adds:
+        known = json.loads(RESULT.read_text("utf-8"))["files"]
+        sizes = {name: (own["lines"], own["branches"]) for name, own in known.items()}
+        if changed := [name for name, own in files.items() if sizes.get(name) != (own["lines"], own["branches"])]:
+            print(f"other lines than those of the record, so nothing was added: {', '.join(changed)}")
+            return 1
+        files = known | {name: together(known[name], own) for name, own in files.items()}
     result = {
         "on": datetime.datetime.now(datetime.UTC).date().isoformat(), "coverage": report["meta"]["version"], "files": files,
     }  # fmt: skip
     RESULT.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
-    print(f"{report['totals']['percent_covered']:.1f} % of lines and branches; written to {RESULT}")
+    print(f"written to {RESULT}")
     return int(report["exit_code"])
 
 
