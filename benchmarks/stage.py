@@ -92,7 +92,7 @@ def cosine_stage(texts: int, neighbours: int = 0, workers: int = 2) -> tuple[flo
     from tempscale_jobs.steps import cosine
 
     def work(scope: Embedded, stage: Stage) -> None:
-        cosine.cosine(scope, scope.run.temperatures[0])
+        cosine.cosine(scope, scope.run.temperatures[0], cosine.Needed(near=neighbours > 0))
 
     settings = {"neighbours": neighbours, "worst_duplicates": 100}
     return _stage(lambda run: _write_texts(run, texts), work, texts, workers, settings)

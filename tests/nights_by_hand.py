@@ -36,7 +36,7 @@ def summary(vectors, tokens, *, model="small", corpus_texts=None, truncated=None
         row |= {"collapse_gap": long - short, "gap_texts": int(min(end.sum() for end in ends))}
         row |= {"gap_shortest": EDGES[enough[0]], "gap_longest": EDGES[enough[-1]]}
         row |= errors("collapse_gap", np.hypot(e_short, e_long), n, row["corpus_texts"])
-    row["truncated_share"] = float(np.mean(truncated)) if truncated is not None else 0.0
+    row["truncated_share"] = float(np.mean(np.asarray(truncated))) if truncated is not None else 0.0
     if document is not None:
         document = np.asarray(document)
         row |= {"documents": _equal(document)}

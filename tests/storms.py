@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import score_tasks
 import torch
-from whole_run import as_lines, documented
+from whole_run import as_lines, as_toml, documented
 
 from tempscale.correction.fit import fit
 
@@ -80,7 +80,7 @@ def correct(folder: Path, out: Path) -> list[str]:
 
 def _configured(name: str, out: Path, data: dict[str, Any]) -> list[str]:
     file = out.with_name(f"{out.name}.toml")
-    file.write_text(score_tasks.as_toml({"tasks": []} | data | {"out": str(out)}), "utf-8")
+    file.write_text(as_toml({"tasks": []} | data | {"out": str(out)}), "utf-8")
     return [name, str(file)]
 
 

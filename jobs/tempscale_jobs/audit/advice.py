@@ -127,7 +127,7 @@ def _some_win(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) ->
         f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of one length compete fairly."
         + (ask if asked_by == "corpus" else ""),
         "Does a temperature make it fairer?",
-        "" if vectors_given else again(run, row["model"], "tune", beside="tune"),
+        _tuned(row, run),
     )
 
 
@@ -148,9 +148,18 @@ def _collapse(row: Row, run: dict[str, Any]) -> Advice | None:
             return Advice.to_run(
                 f"{sentence}, by {estimate(row, name)} in mean cosine.",
                 "Whether a temperature lessens it and harms nothing:",
-                again(run, row["model"], "tune", beside="tune"),
+                _tuned(row, run),
             )
     return None
+
+
+def _tuned(row: Row, run: dict[str, Any]) -> str:
+    """The command that chooses a temperature; empty for vectors of the user's own, and where too few texts are of one length:
+    the choice needs two intervals, too.
+    """
+    if _vectors_given(run) or row["collapse_gap"] is None:
+        return ""
+    return again(run, row["model"], "tune", beside="tune")
 
 
 def _nothing(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice:

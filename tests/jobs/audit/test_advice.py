@@ -99,6 +99,14 @@ def test_what_was_not_measured_asks_for_more_texts():
     assert lines(unknown, run=whole)[0].command == ""  # Intervals make no documents.
 
 
+def test_where_length_was_not_measured_no_choice_of_a_temperature_is_printed():
+    """It needs two intervals of so many texts as well, and would end with 2."""
+    found = lines(gap=None, exposed=(1.5, 1.0, 0.5))
+    assert starts(found)[1:] == [SPLIT, WIN]
+    assert not any("tempscale tune" in line.command for line in found)
+    assert any("tempscale tune" in line.command for line in lines(exposed=(1.5, 1.0, 0.5)))
+
+
 def test_embeddings_of_ones_own_are_not_tuned_and_ask_for_queries_by_their_options():
     corpus = {"source": "v.parquet", "embedding_column": "vector", "length_column": "tokens", "dims": 64}
     own = {"config": {"out": "runs/audit", "corpus": corpus, "analysis": {"intervals": [0, 100, 400]}}}
