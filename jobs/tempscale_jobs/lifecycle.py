@@ -190,13 +190,13 @@ class Opening:
         life = Lifecycle(config, run, self._journal, self._held)
         try:
             yield life
+            life.finish()
         except OtherModel:
             folder.check_models(run)
             raise
         except Damaged as error:  # While the folder is still locked.
             error.mended = mending.mend(run.storage, config.command, error)
             raise
-        life.finish()
 
 
 @contextmanager

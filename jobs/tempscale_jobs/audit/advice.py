@@ -154,8 +154,8 @@ def _collapse(row: Row, run: dict[str, Any]) -> Advice | None:
 
 
 def _tuned(row: Row, run: dict[str, Any]) -> str:
-    """The command that chooses a temperature; empty for vectors of the user's own, and where too few texts are of one length:
-    the choice needs two intervals, too.
+    """The command that chooses a temperature; empty for the user's own vectors, and where length was not measured: the choice
+    needs two intervals of so many texts, too.
     """
     if _vectors_given(run) or row["collapse_gap"] is None:
         return ""

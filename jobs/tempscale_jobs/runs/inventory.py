@@ -29,10 +29,14 @@ _LEFT_OUT = ("status.json", PRUNED, DONE, ".lock", "inventory.json", "gate.parqu
 
 
 def write(storage: Storage, record: dict[str, Any]) -> None:
-    """Write the inventory of a run whose run.json has this content."""
+    """Write the inventory of a run whose run.json has this content.
+
+    Raises:
+        Damaged: a file was damaged after it was written; no step has read it since.
+    """
     sizes = _sizes(storage, record)
     compared = _smallest(sizes)
-    digests = dict(zip(compared, storage.digests(compared), strict=True))
+    digests = dict(zip(compared, storage.digests(compared, check=True), strict=True))
     files = {name: [size, digests.get(name)] for name, size in sorted(sizes.items())}
     notes = {name: storage.read(name).decode() for name in files if name.removeprefix("queries/").startswith(_NOTES)}
     storage.write_json(INVENTORY, {"record": record, "files": files, "notes": notes})

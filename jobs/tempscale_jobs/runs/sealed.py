@@ -97,6 +97,19 @@ def loads(data: bytes) -> Any:
     return value
 
 
+def check(name: str, data: bytes) -> None:
+    """Raise where the bytes of a Parquet or JSON file are not what was written; others have no checksum.
+
+    Raises:
+        Broken: the footer, or a JSON file, has another checksum.
+        OSError: a page has another checksum, as Arrow says it.
+    """
+    if name.endswith(".parquet"):
+        opened(io.BytesIO(data)).read(use_threads=False)
+    elif name.endswith(".json"):
+        loads(data)
+
+
 def shown(text: str) -> str:
     """JSON with escapes in place of the characters that a terminal may obey; it is the same JSON."""
     return _STEERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

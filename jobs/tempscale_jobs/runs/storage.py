@@ -237,19 +237,28 @@ class Storage:
                 sizes[name] = int(info["size"] if "size" in info else fs.size(file))
         return sizes
 
-    def digests(self, names: Sequence[str]) -> Sequence[str]:
+    def digests(self, names: Sequence[str], check: bool = False) -> Sequence[str]:
         """The digest of the content of each file, several of which are read at the same time.
 
         Raises:
-            Damaged: one is missing.
+            Damaged: one is missing or, where that is to be checked, not what was written.
             IncompleteRun: one cannot be read.
         """
         with ThreadPoolExecutor(_READERS) as pool:
-            return [*pool.map(self._digest, names)]
+            return [*pool.map(self._checked_digest if check else self._digest, names)]
 
     def _digest(self, name: str) -> str:
         with self._readable(name):
             return hashlib.blake2b(self.read(name), digest_size=16).hexdigest()
+
+    def _checked_digest(self, name: str) -> str:
+        with self._readable(name):
+            data = self.read(name)
+        try:
+            sealed.check(name, data)
+        except (sealed.Broken, pa.ArrowException, OSError) as error:
+            raise self._damaged(name, error) from None
+        return hashlib.blake2b(data, digest_size=16).hexdigest()
 
     def read_table(
         self, name: str, columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None

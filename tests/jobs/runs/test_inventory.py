@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 from command_line import in_process
+from whole_run import flipped
 
 from tempscale_jobs.config.nights import Gate, RecordOfNights
 from tempscale_jobs.errors import Damaged, UsageError
@@ -109,5 +110,24 @@ def test_what_a_run_of_an_older_version_lacks_is_made_again(tmp_path, table):
     mending.mend(storage, "audit", error)
     assert inventory.damaged(storage, record) == [f"tables/{table}.parquet"]
     storage.write_table(f"tables/{table}.parquet", pa.table({"model": ["m"]}))
+    inventory.write(storage, record)
+    assert inventory.damaged(storage, record) == []
+
+
+@pytest.mark.parametrize("name", ["factors/model=m/part-0.parquet", "partials/budget/m.json"])
+def test_damage_that_no_step_has_read_is_found_at_the_end_and_not_written_down_as_right(tmp_path, name):
+    """A part of a step that had ended before the run was stopped: its later steps have ended, too."""
+    storage = audit(tmp_path / "run", False)
+    storage.write_table("factors/model=m/part-0.parquet", pa.table({"factor": [[0.5, 0.25, 1.5]] * 40}))
+    storage.write_json("partials/budget/m.json", {"token_budget": 1024})
+    record = storage.read_json("run.json")
+    inventory.write(storage, record)
+    written = storage.read(name)
+    for bit in (8 * 40 + 3, 8 * (len(written) // 3)):
+        storage.write(name, flipped(written, bit))
+        with pytest.raises(Damaged) as raised:
+            inventory.write(storage, record)
+        assert raised.value.path == f"{storage.root}/{name}"
+    storage.write(name, written)
     inventory.write(storage, record)
     assert inventory.damaged(storage, record) == []
