@@ -154,8 +154,9 @@ def _collapse(row: Row, run: dict[str, Any]) -> Advice | None:
 
 
 def _tuned(row: Row, run: dict[str, Any]) -> str:
-    """The command that chooses a temperature; empty for the user's own vectors, and where length was not measured: the choice
-    needs two intervals of so many texts, too.
+    """The command that chooses a temperature; empty for the user's own vectors, and where length was not measured.
+
+    The choice, too, needs two intervals of enough texts.
     """
     if _vectors_given(run) or row["collapse_gap"] is None:
         return ""

@@ -16,17 +16,17 @@ TOML = """
 out = "nights of it/{night}"
 [corpus]
 source = "it's $HOME {night}.jsonl"
-sample = 60
+sample = 80
 [embedding]
 models = [MODEL]
 max_length = 64
 temperatures = [1.0]
 [analysis]
-intervals = [0, 24]
+intervals = [0, 60]
 socm_sample = 20
 probe_sample = 30
 [gate]
-thresholds = ["texts >= 10", "texts <= 70"]
+thresholds = ["texts >= 10", "texts <= 85"]
 baseline = "latest"
 [execution]
 workers = 1
@@ -77,7 +77,7 @@ def test_a_night_prints_commands_that_end_well_and_keep_cache_thresholds_and_rec
         code, _, err = in_process(*words[1:])
         assert code in (0, 1), err  # More texts than the threshold allows are a failed gate.
         record = read_record(words[words.index("--out") + 1])
-        assert record["config"]["gate"]["thresholds"] == ["texts >= 10", "texts <= 70"]
+        assert record["config"]["gate"]["thresholds"] == ["texts >= 10", "texts <= 85"]
         assert record["config"]["execution"]["cache"] == "ca che"
         assert record["gate"]["checks"] >= 2
         assert in_process(*words[1:])[0] == code  # The same command once more.
