@@ -150,6 +150,7 @@ def slow_tokenizer(folder):
     """A class of tokenizers that transformers has in Python only."""
     for file in folder.glob("*token*"):
         file.unlink()
+    (folder / "vocab.txt").write_text("a")  # A vocabulary, which this class does not read.
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "CanineTokenizer", "model_max_length": 64}))
 
 

@@ -426,6 +426,8 @@ def test_listed_pairs_of_texts_without_rows_have_the_norm_zero():
     nothing, one = torch.zeros(0, 6), torch.ones(3, 6)
     assert paired_nuclear_norms([nothing, one], [0, 0], [0, 1]).tolist() == [0, 0]
     assert paired_nuclear_norms([nothing, one], [1], [1]).tolist() == [pytest.approx(18.0)]
+    packed = nuclear._Packed.of([nothing, one], np.array([0, 1]), np.array([0, 0]))
+    assert packed.norms([nothing, one]).tolist() == [0, 0]
 
 
 @pytest.mark.soak

@@ -217,3 +217,4 @@ def test_factors_without_rows_give_zero():
     assert polar_norms([nothing, nothing], [nothing]).tolist() == [[0], [0]]
     pairs = polar.pair_norms([nothing, one], np.array([0, 0, 1]), np.array([0, 1, 1]))
     assert pairs.tolist() == [0, 0, pytest.approx(8.0)]
+    assert polar.pair_norms([nothing], np.array([0]), np.array([0])).tolist() == [0]
