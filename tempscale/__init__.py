@@ -8,7 +8,8 @@
     ts.save(model, "folder")           # with its temperature beside it; ts.load("folder") attaches it again
     out = ts.Encoder.load("path", temperature=0.8).encode(texts)
     mteb.evaluate(ts.MtebModel("path", temperature=0.8), tasks)
-    ts.socm(X1, X2)                    # (d_mu, d_sigma, socm) of two texts' token embeddings
+    ts.socm("a text", "another")       # (d_mu, d_sigma, socm); also of token embeddings, and of two lists
+    ts.sigma_a(encoder, "a text")      # (layers, heads): how strongly attention filters a text
 
 Names are imported on first use, so that `import tempscale` costs nothing.
 """
@@ -36,15 +37,16 @@ _HOME = {
     "MtebModel": "model.mteb_model",
     "load": "temperature.saving",
     "save": "temperature.saving",
-    "pairwise_socm": "second_order.socm",
-    "socm": "second_order.socm",
+    "pairwise_socm": "measures",
+    "sigma_a": "measures",
+    "socm": "measures",
 }
 
 if TYPE_CHECKING:
     from tempscale.choosing.by_length import fit_by_length
+    from tempscale.measures import pairwise_socm, sigma_a, socm
     from tempscale.model.encoder import Encoder
     from tempscale.model.mteb_model import MtebModel
-    from tempscale.second_order.socm import pairwise_socm, socm
     from tempscale.temperature.attach import attach, attached, detach, role
     from tempscale.temperature.families import UnsupportedArchitecture
     from tempscale.temperature.fold import fold
@@ -69,9 +71,14 @@ __all__ = [
     "pairwise_socm",
     "role",
     "save",
+    "sigma_a",
     "socm",
     "verify",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 if not TYPE_CHECKING:  # Otherwise a type checker would accept any name.

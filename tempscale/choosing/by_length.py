@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 
 from tempscale.layers.observe import observe
 from tempscale.layers.spectrum import sigma_a
-from tempscale.model.encoder import Encoder
+from tempscale.model.encoder import Encoder, check_encoder
 from tempscale.stats.enough import TEXTS_FOR_A_FILTER
 from tempscale.temperature.reading import LARGEST_TAU, TemperatureError
 from tempscale.temperature.schedule import Temperature
@@ -79,9 +79,11 @@ def fit_by_length(
         The schedule by length, its target, and the measurements at each length. τ is accurate to 0.002.
 
     Raises:
+        TypeError: `encoder` is no Encoder.
         TemperatureError: n₀ is out of range, `layers` is neither, or too few texts are long enough.
         UnsupportedArchitecture: the model's family is not supported.
     """
+    check_encoder(encoder)
     limit = encoder.tokenizer.max_length
     if isinstance(n0, bool) or not isinstance(n0, int) or not 3 <= n0 <= limit:
         raise TemperatureError(f"n0 {n0!r} must be a whole number of tokens from 3 to {limit}, the model's own limit")

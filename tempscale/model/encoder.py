@@ -222,7 +222,7 @@ class Encoder:
             float32, on the CPU, in the order of the texts.
 
         Raises:
-            TypeError: texts is one string.
+            TypeError: texts is one string, or one of them is none.
             ModelError: `max_length` is out of range.
             TemperatureError: the temperature depends on the role and none is given, or the role is unknown.
         """
@@ -402,6 +402,21 @@ class Encoder:
     def _casts(self, device: torch.device) -> bool:
         """Whether products are cast to bfloat16 as they come: weights that a GPU holds in it need no cast."""
         return self.precision == "bfloat16" and device.type == "cpu"
+
+
+def check_encoder(encoder: object) -> None:
+    """Raise unless a caller gave an encoder.
+
+    Args:
+        encoder: what the caller gave.
+
+    Raises:
+        TypeError: it is something else, such as the name of a model.
+    """
+    if not isinstance(encoder, Encoder):
+        raise TypeError(
+            f"encoder is a {type(encoder).__name__}; give an Encoder, such as Encoder.load('a folder or a hub name')"
+        )
 
 
 def _without(batches: list[list[int]], left_out: Callable[[int], bool]) -> list[list[int]]:

@@ -291,11 +291,14 @@ class Tokenizer:
             One entry a text, in the same order.
 
         Raises:
-            TypeError: texts is one string.
+            TypeError: texts is one string, or one of them is none.
             ModelError: `max_length` is out of range.
         """
         if isinstance(texts, str):
             raise TypeError("texts is one string; give a list of strings")
+        for place, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"text {place} is {'None' if text is None else f'a {type(text).__name__}'}, not a string")
         limit = self._checked(max_length)
         cut = self.long == "truncate" or max_length is not None
         try:

@@ -24,7 +24,7 @@ from tempscale.second_order.moments import covariance_factor
 from tempscale.second_order.nuclear import all_nuclear_norms, cross_nuclear_norms, paired_nuclear_norms
 
 __all__ = [
-    "Socm", "cross_nuclear_norms", "pairwise_socm", "socm", "socm_pairs", "socm_tile", "socm_value", "traces",
+    "Socm", "cross_nuclear_norms", "socm", "socm_pairs", "socm_square", "socm_tile", "socm_value", "traces",
 ]  # fmt: skip
 
 
@@ -40,7 +40,7 @@ class Socm(NamedTuple):
 
 
 def socm(x1: Float[Tensor, "token1 dim"], x2: Float[Tensor, "token2 dim"], *, alpha: float = 1.0, beta: float = 1.0) -> Socm:
-    """Second-order collapse of two texts. Differentiable.
+    """Second-order collapse of two texts, from their token embeddings. Differentiable; `tempscale.socm` takes texts too.
 
         d_μ = ‖μ_1 − μ_2‖²/4,   d_Σ = (tr Σ_1 + tr Σ_2 − 2‖F_1F_2ᵀ‖_*)/4      S2 eqs. 5, 6
         SOCM_{α,β} = (1 − d_μ)^α · d_Σ^β                                      S2 eqs. 4, 30
@@ -85,39 +85,6 @@ def socm_value(d_mu: Tensor, d_sigma: Tensor, alpha: float = 1.0, beta: float = 
     return (1 - d_mu).clamp_min(0) ** alpha * d_sigma**beta
 
 
-def pairwise_socm(
-    texts: Sequence[Float[Tensor, "token dim"]],
-    *,
-    regularization: float = 0.0,
-    alpha: float = 1.0,
-    beta: float = 1.0,
-) -> Socm:
-    """SOCM of every pair of texts (S2 eqs. 4–6, 30): the same as `socm`, for all pairs at once.
-
-    Args:
-        texts: token embeddings of each text, (tokens_i, d). With float32 the error is at most 1e-5, usually 1e-6.
-        regularization: 0 is exact. 1e-9 adds the regularization of the published code, see `cross_nuclear_norms`.
-        alpha, beta: exponents of eq. 30.
-
-    Returns:
-        Three float64 matrices (texts, texts), symmetric, with a diagonal of 0.
-
-    Raises:
-        ValueError: as for `socm`.
-    """
-    widths = {x.shape[-1] for x in texts}
-    if len(widths) > 1:
-        raise ValueError(
-            f"token embeddings have {' and '.join(map(str, sorted(widths)))} dimensions; all texts need the same"
-        )
-    parts = [covariance_factor(x) for x in texts]
-    if not parts:
-        empty = torch.zeros(0, 0, dtype=torch.float64)
-        return Socm(empty, empty, empty)
-    means, factors = torch.stack([mean for mean, _ in parts]), [factor for _, factor in parts]
-    return socm_square(means, factors, regularization=regularization, alpha=alpha, beta=beta)
-
-
 def socm_square(
     means: Float[Tensor, "text dim"],
     factors: Sequence[Float[Tensor, "rank dim"]],
@@ -126,15 +93,16 @@ def socm_square(
     alpha: float = 1.0,
     beta: float = 1.0,
 ) -> Socm:
-    """`pairwise_socm` of texts whose unit means and covariance factors are known (S2 eqs. 4–6, 30).
+    """SOCM of every pair of texts whose unit means and covariance factors are known (S2 eqs. 4–6, 30).
 
     Args:
         means: unit means, at least one.
         factors: covariance factors from `covariance_factor`.
-        regularization, alpha, beta: see `pairwise_socm`.
+        regularization: 0 is exact. 1e-9 adds the regularization of the published code, see `cross_nuclear_norms`.
+        alpha, beta: exponents of eq. 30.
 
     Returns:
-        The same as `pairwise_socm`.
+        Three float64 matrices (texts, texts), symmetric, with a diagonal of 0.
     """
     trace = traces(factors)
     if regularization:
@@ -163,7 +131,7 @@ def socm_tile(
     Args:
         means1, means2: unit means.
         factors1, factors2: covariance factors from `covariance_factor`.
-        regularization: see `pairwise_socm`.
+        regularization: see `socm_square`.
 
     Returns:
         Float64 matrices (texts1, texts2). Where rounding gives a negative d_Σ, it is set to 0.

@@ -13,10 +13,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from tempscale.collapse import gpu
 from tempscale.collapse.aggregates import Block
 from tempscale.collapse.cosine import cosine_tile, rounded, rounding_error, truncation_error
+from tempscale.measures import pairwise_socm
 from tempscale.second_order import polar
 from tempscale.second_order.moments import covariance_factor
 from tempscale.second_order.nuclear import paired_nuclear_norms
-from tempscale.second_order.socm import cross_nuclear_norms, pairwise_socm
+from tempscale.second_order.socm import cross_nuclear_norms
 from tempscale.temperature.attach import attach, detach
 from tempscale.temperature.fold import fold
 from tempscale.temperature.schedule import Temperature

@@ -50,7 +50,7 @@ import types
 import tempscale as ts
 import tempscale.second_order.socm, tempscale.temperature.fold, tempscale.temperature.verify
 assert all(isinstance(getattr(ts, name), types.FunctionType) for name in ("socm", "fold", "verify"))
-assert ts.socm is sys.modules["tempscale.second_order.socm"].socm
+assert ts.socm is sys.modules["tempscale.measures"].socm
 """
     modules_after(code)
 

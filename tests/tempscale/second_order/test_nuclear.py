@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tempscale.measures import pairwise_socm
 from tempscale.second_order import nuclear
 from tempscale.second_order.bidiagonal import nuclear_norms
 from tempscale.second_order.nuclear import all_nuclear_norms, cross_nuclear_norms, paired_nuclear_norms
-from tempscale.second_order.socm import pairwise_socm
 
 LANES = 16
 seeds = st.integers(0, 2**32)

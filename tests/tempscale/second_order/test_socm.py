@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tempscale.measures import pairwise_socm
 from tempscale.second_order import nuclear
 from tempscale.second_order.moments import covariance_factor
-from tempscale.second_order.socm import Socm, cross_nuclear_norms, pairwise_socm, socm, socm_tile, socm_value, traces
+from tempscale.second_order.socm import Socm, cross_nuclear_norms, socm, socm_tile, socm_value, traces
 
 DOUBLE = torch.float64
 seeds = st.integers(0, 2**32)
