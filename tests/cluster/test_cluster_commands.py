@@ -174,8 +174,7 @@ def test_the_image_is_built_from_what_is_here_in_the_pinned_versions():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     made = project["tool"]["hatch"]
     needed = {package.split("/")[0] for package in made["build"]["targets"]["wheel"]["packages"]}
-    needed |= {fragment["path"] for fragment in made["metadata"]["hooks"]["fancy-pypi-readme"]["fragments"]}
-    assert needed | {*project["project"]["license-files"]} <= set(sources)
+    assert needed | {project["project"]["readme"], *project["project"]["license-files"]} <= set(sources)
 
 
 def test_the_images_python_lines_do_what_they_say(tmp_path):

@@ -120,40 +120,31 @@ def test_the_plan_s_lines_are_explained():
     assert f"embeds {plan.MEASURED_TEXTS} of its texts" in text
 
 
-@pytest.mark.proof
 def test_the_python_of_the_readme_runs(minilm, capsys):
-    first, second = [block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "import tempscale" in block]
-    exec(compile(first, "README.md", "exec"), {})
-    assert "torch.Size([2, 384])" in capsys.readouterr().out
-    exec(compile(second, "README.md", "exec"), {})
-    printed = capsys.readouterr().out.split()
-    told = re.search(r"```\n\n((?: {4,}\S+  0\.\d{3}\n)+)", README).group(1).split()
-    assert printed[::2] == told[::2]
-    for here, there in zip(printed[1::2], told[1::2], strict=True):  # The installed scipy may have other docstrings.
-        assert float(here) == pytest.approx(float(there), abs=0.03)
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    assert len(block.splitlines()) <= 11
+    exec(compile(block, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert "socm=tensor(0." in printed
+    assert "torch.Size([2, 384])" in printed
+    assert "torch.Size([6, 12])" in printed
 
 
-def test_the_families_and_schedules_that_the_readme_names_are_all_there():
+def test_the_readme_is_read_in_five_minutes():
+    assert len(README.split()) <= 1000
+
+
+def test_the_families_and_schedules_of_the_page_on_temperature_are_all_there():
     from tempscale.temperature.families import ARCHITECTURES
     from tempscale.temperature.schedule import Temperature
 
-    paragraph = re.search(r"^bert, roberta,.*?(?=Any other)", README, re.S | re.M).group()
+    page = (ROOT / "docs" / "temperature.md").read_text("utf-8")
+    paragraph = re.search(r"^bert, roberta,.*?(?=Any other)", page, re.S | re.M).group()
     assert set(re.findall(r"[\w-]+\d?", paragraph)) - {"encoders"} == set(ARCHITECTURES)
-    rows = re.findall(r"^\|[^|]+\| `(\w+ = [^`]+)` \|$", README, re.M)
+    rows = re.findall(r"^\|[^|]+\| `(\w+ = [^`]+)` \|$", page, re.M)
     assert len(rows) == 6
     for row in rows:
         assert Temperature.of(tomllib.loads(row)).canonical
-
-
-def test_the_tables_and_columns_that_the_readme_names_exist():
-    tables = [table for _, own in generate.tables_by_section() for table in own]
-    read = re.findall(r"tables/(\w+)\.parquet", README)
-    assert len(read) >= 4
-    assert set(read) <= {table.name for table in tables}
-    figures = re.findall(r"^\| `([a-z_]+)` \|", README, re.M)
-    assert len(figures) >= 4
-    (summary,) = (table for table in tables if table.name == "collapse_summary")
-    assert set(figures) <= {column.name for column in summary.columns}
 
 
 def test_the_options_that_the_pages_name_exist():

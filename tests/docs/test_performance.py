@@ -66,9 +66,9 @@ def numbers(text):
 
 def test_readme_tells_the_figures_of_the_page():
     readme = (ROOT / "README.md").read_text("utf-8")
-    section = readme.split("## How fast, against what")[1].split("\n## ")[0]
+    section = readme.split("## How fast")[1].split("\n## ")[0]
     rows = table_rows(section)
-    assert len(rows) >= 8
+    assert len(rows) == 5
     groups = (DOCS / render.PAGE).read_text("utf-8").split("\n### ")
     for what, *cells in rows:
         told = [cell for cell in cells if cell]

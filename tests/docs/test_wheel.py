@@ -1,6 +1,5 @@
-"""What `pip install tempscale` gives: the wheel, built as for PyPI, in an environment that has nothing else."""
+"""What an installation gives: the wheel, built as for an index, in an environment that has nothing else."""
 
-import email
 import os
 import re
 import subprocess
@@ -44,41 +43,19 @@ def installed(wheel, tmp_path_factory):
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_the_page_on_pypi_has_links_and_a_picture_that_work_there(wheel):
+def test_the_wheel_holds_what_is_no_python_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
-        metadata = email.message_from_string(archive.read(name).decode())
         packed = set(archive.namelist())
     # One file of each kind that is no Python: forgetting them makes reports and kernels fail in other people's environments.
     assert {"tempscale/py.typed", "tempscale_jobs/report/templates/report.html.j2"} <= packed
     assert not any(name.startswith(("tests/", "docs/", "benchmarks/")) for name in packed)
-    page = metadata.get_payload()
-    assert metadata["Description-Content-Type"] == "text/markdown"
-    links = re.findall(r"\]\(([^)\s]+)\)", page)
-    ours = [link for link in re.findall(r"\]\(([^)\s]+)\)", README) if not link.startswith("http")]
-    assert len(ours) > 10
-    assert all(link.startswith("https://") for link in links)
-    version = metadata["Version"]
-    home = dict(url.split(", ") for url in metadata.get_all("Project-URL"))["Homepage"]
-    assert (
-        f"https://raw.githubusercontent.com/{home.removeprefix('https://github.com/')}/v{version}/docs/report.png" in links
-    )
-    for link in ours:
-        if not link.endswith(".png"):
-            assert f"{home}/blob/v{version}/{link}" in links
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_the_readme_holds_for_what_is_installed(installed, tmp_path):
-    blocks = re.findall(
-        r"```python\n(import tempscale.*?|from inspect.*?)```\n(?:\n((?:    [^\n]*\n)+))?", README, re.DOTALL
-    )
-    assert [bool(printed) for _, printed in blocks] == [False, True]
-    for block, printed in blocks:
-        out = ran(str(installed / "python"), "-c", block, cwd=tmp_path)
-        if printed:
-            assert [line.split() for line in out.splitlines()] == [line.split() for line in printed.splitlines()]
+    (block,) = re.findall(r"```python\n(import tempscale.*?)```", README, re.DOTALL)
+    assert "torch.Size([2, 384])" in ran(str(installed / "python"), "-c", block, cwd=tmp_path)
     out = ran(str(installed / "tempscale"), "audit", "--out", "audit", cwd=tmp_path)
     assert "These were 300 texts. All " in out
     (page,) = (tmp_path / "audit").rglob("report.html")

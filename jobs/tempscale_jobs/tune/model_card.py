@@ -67,7 +67,7 @@ No weight was trained; every weight but the queries' (and the position bias's, w
 `{base_name}` with a schedule of attention temperatures: A = softmax(QKᵀ / (τ√d)), τ = {temperature.canonical}
 (Length-Induced Embedding Collapse, arXiv 2410.24200, eq. 6). Weights cannot express it, so it is in `{saving.FILE}`, and all
 weights are the base model's. **A program that does not know the file loads the base model, without a word:** load it with
-[tempscale](https://github.com/tempscale/tempscale).
+tempscale.
 """
         use = """    import tempscale as ts
     model = ts.load("path/to/this/folder")     # a SentenceTransformer; use encode_query and encode_document
@@ -79,9 +79,8 @@ weights are the base model's. **A program that does not know the file loads the 
         introduction = f"""# {base_name} with the correction {correction.canonical} of {side}{also}
 
 `{base_name}` whose embeddings of {side} are corrected by stages behind its own: each is scaled to unit length, a mean
-is taken off, and a matrix applied, where the correction has one. They were fitted to a corpus and to what asks it, without
-training; see <https://github.com/tempscale/tempscale>, docs/short-texts-win.md. This is a plain checkpoint:
-sentence-transformers and any server that runs its Dense stages run it as it is. Compare vectors by the inner product.
+is taken off, and a matrix applied, where the correction has one. They were fitted to a corpus and to what asks it, by
+tempscale, without training. This is a plain checkpoint: sentence-transformers and any server that runs its Dense stages run it as it is. Compare vectors by the inner product.
 """
         rows = f"| correction | `{correction.canonical}`, of {side} |\n"
         rows += f"| sha256 of the correction | `{correction.digest}` |\n"
