@@ -15,7 +15,7 @@ from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask
 from tempscale_jobs.config.option import settings
 from tempscale_jobs.config.tune import TuneConfig
 from tempscale_jobs.tables import audit, diagnose, evaluate, nights, pairs, tune
-from tempscale_jobs.tables.columns import Table
+from tempscale_jobs.tables.columns import KEY, Column, Table
 
 HERE = Path(__file__).parent
 
@@ -35,7 +35,7 @@ def tables_by_section() -> tuple[tuple[str, tuple[Table, ...]], ...]:
 
 
 def tables() -> str:
-    """Every table, with a question that it answers and its columns."""
+    """Every table, with a question that it answers and its columns; a column of several tables is described in the first."""
     lines = [
         "# Tables",
         "",
@@ -43,18 +43,66 @@ def tables() -> str:
         "Each file is Parquet; units and meanings are also in its column metadata. Each table has a question that it",
         "answers in one line of polars (`import polars as pl`). RUN is the run's folder, NIGHTS the folder of the nights,",
         "COMPARED the folder given to `--out` of `tempscale compare`; each may be on object storage.",
+        "",
+        "Every table of results begins with four columns:",
+        "",
+        *(_line(column) for column in KEY),
+        "",
+        "A figure marked ± has two more: `…_se`, its standard error for this corpus (0 when every text was used), and",
+        "`…_se_superpopulation`, that for other texts or, where they come in documents, other documents: use it to compare",
+        "corpora or nights.",
     ]
-    for heading, found in tables_by_section():
+    home: dict[Column, str] = {}
+    for heading, tables in tables_by_section():
         lines += ["", f"## {heading}"]
-        for table in found:
+        for table in tables:
             question, answer = example(table.name)
             lines += ["", f"### {table.name}", "", f"{table.meaning[0].upper()}{table.meaning[1:]}.", ""]
-            lines += [f"*{question}*", "", "```python", answer, "```", ""]
-            lines += ["| column | type | unit | meaning |", "| --- | --- | --- | --- |"]
-            lines += [
-                f"| {c.name} | {str(c.type).replace('[384]', '[d]')} | {c.unit} | {c.meaning} |" for c in table.columns
-            ]
+            lines += [f"*{question}*", "", "```python", answer, "```", "", *_columns(table, home)]
     return "\n".join(lines) + "\n"
+
+
+def _columns(table: Table, home: dict[Column, str]) -> list[str]:
+    """The columns of a table, as lines; `home` is the table that describes each, and receives those described here."""
+    columns = _without_errors(table)
+    lines = [_line(column, table) for column in columns if column not in home]
+    for other in dict.fromkeys(home[column] for column in columns if column in home):
+        names = [f"`{column.name}`{_mark(column, table)}" for column in columns if home.get(column) == other]
+        lines.append(f"- as in [{other}](#{other}): {', '.join(names)}")
+    for column in columns:
+        home.setdefault(column, table.name)
+    return lines
+
+
+def _without_errors(table: Table) -> list[Column]:
+    """The columns of a table without its key and without the errors of its figures."""
+    key = table.columns[: len(KEY)] == KEY
+    errors = {f"{_stem(name)}{end}" for name in _figures(table) for end in _ERRORS}
+    return [column for column in table.columns[len(KEY) * key :] if column.name not in errors]
+
+
+_ERRORS = ("_se", "_se_superpopulation")
+
+
+def _figures(table: Table) -> set[str]:
+    """The names of the columns that have both errors."""
+    names = {column.name for column in table.columns}
+    return {name for name in names if all(f"{_stem(name)}{end}" in names for end in _ERRORS)}
+
+
+def _stem(name: str) -> str:
+    return name.removesuffix("_mean")
+
+
+def _mark(column: Column, table: Table) -> str:
+    return " ±" * (column.name in _figures(table))
+
+
+def _line(column: Column, table: Table | None = None) -> str:
+    """A column as a line of a list: name, mark, type, unit, meaning."""
+    mark = "" if table is None else _mark(column, table)
+    kind = ", ".join(filter(None, (str(column.type).replace("[384]", "[d]"), column.unit)))
+    return f"- `{column.name}`{mark} ({kind}): {column.meaning}"
 
 
 def configuration() -> str:
