@@ -12,49 +12,36 @@ import griffe
 ROOT = Path(__file__).resolve().parent.parent
 _WIDTH = 100
 
-THEMES: dict[str, tuple[str, str, str]] = {
-    "encoder": (
-        "Encoder and temperature",
-        "Encoder Temperature TemperatureError attach detach attached role verify VerificationError UnsupportedArchitecture",
-        "model.gathering.Encoded model.gathering.Factor model.tokens model.encoder.Precision model.budgets.TOKEN_BUDGET "
-        "temperature.schedule.ROLES temperature.reading.LARGEST_TAU model.checkpoint.ModelError",
+THEMES = (
+    (
+        "Texts",
+        "socm pairwise_socm sigma_a Encoder",
+        "model.gathering.Encoded second_order.moments.TokenMoments second_order.socm.Socm",
     ),
-    "socm": (
-        "Moments and SOCM",
-        "socm pairwise_socm",
-        "second_order.socm second_order.moments second_order.nuclear.cross_nuclear_norms "
-        "second_order.nuclear.all_nuclear_norms second_order.nuclear.paired_nuclear_norms "
-        "second_order.nuclear.pair_frobenius second_order.bidiagonal.nuclear_norms "
-        "second_order.polar.nuclear_norms second_order.bounds.survivors "
-        "second_order.bounds.SLACK",
+    (
+        "A model's temperature",
+        "attach detach attached role verify Temperature fit_by_length",
+        "choosing.by_length.FittedLength",
     ),
-    "length": (
-        "Length collapse and statistics",
-        "",
-        "collapse.length collapse.neighbours collapse.exposure collapse.cosine collapse.aggregates stats.errors stats.dyads "
-        "stats.paired stats.correlation stats.enough",
-    ),
-    "layers": ("Layers and theory", "", "layers.observe layers.spectrum layers.contraction"),
-    "search": ("Search and fitting", "fit_by_length", "choosing.by_length choosing.by_layer"),
-    "export": ("Export", "fold save load MtebModel", ""),
-}
-"""For each theme: its title, its names of `tempscale` itself, and its modules, or some names of a module."""
+    ("Checkpoints", "fold save load MtebModel", ""),
+    ("Errors", "TemperatureError UnsupportedArchitecture VerificationError", "model.checkpoint.ModelError"),
+)
+"""For each theme its title, its names of `tempscale` itself, and the names of modules that those take or return."""
 
 INTRO = """# Python API
 
-Generated from the docstrings of `tempscale/` by `python docs/generate.py`. Names without a dot are names of the package
-itself: `import tempscale as ts`, then `ts.attach`; these are stable. The others are names of its modules, which the job
-uses for its own computations: `from tempscale.layers.spectrum import sigma_a`.
+Generated from the docstrings of `tempscale/` by `python docs/generate.py`: the names of the package itself, which are
+stable (`import tempscale as ts`, then `ts.attach`). Its modules, which the job uses for its own computations, are described
+in their docstrings: `help(tempscale.layers.spectrum)`. [equations.md](equations.md) names the function of each equation.
 
 - S1 is *Length-Induced Embedding Collapse in Transformer-based Models*
   ([arXiv 2410.24200](https://arxiv.org/abs/2410.24200)), S2 *Why Mean Pooling Works*
-  ([arXiv 2604.27398](https://arxiv.org/abs/2604.27398)). [equations.md](equations.md) names the test of each equation.
+  ([arXiv 2604.27398](https://arxiv.org/abs/2604.27398)).
 - X = [x_1 … x_n] are the last layer's token embeddings of one text, as rows of a tensor (tokens, d): special tokens
   included, padding excluded. Lengths are in tokens; everything else has no unit unless one is stated.
 - Shapes are in the types: `Float[Tensor, "text dim"]` has two dimensions, `Float[Tensor, " text"]` has one, `*batch`
   is any number of dimensions, also none, `""` is a scalar. In prose they are written (texts, d).
 """
-OF_A_PAGE = "One of the pages of [api.md](../api.md), which defines S1, S2, X and the notation of shapes."
 
 
 def package(root: Path = ROOT, name: str = "tempscale") -> griffe.Module:
@@ -119,62 +106,18 @@ def at(tree: griffe.Object, path: str) -> griffe.Object:
     return tree
 
 
-def of_modules(tree: griffe.Module, theme: str) -> dict[str, griffe.Object]:
-    """The names of modules on a theme's page, such as «spectrum.sigma_a», without the names of the package."""
-    exported = {thing.path for thing in exports(tree).values()}
-    found = {}
-    for entry in THEMES[theme][2].split():
-        home = at(tree, entry)
-        things = [thing for thing in public(home) if thing.parent is home] if home.is_module else [home]
-        found |= {thing.path.removeprefix("tempscale."): thing for thing in things if thing.path not in exported}
-    return found
-
-
-def pages() -> dict[str, str]:
-    """docs/api.md, which lists every name, and the pages that it links to, by their path in docs/."""
+def page() -> str:
+    """docs/api.md: each public name with its arguments, result and errors."""
     tree = package()
-    exported, index, package_page = exports(tree), [INTRO], ["# The package itself", "", OF_A_PAGE]
-    listed = [name for theme in THEMES for name in THEMES[theme][1].split()]
+    exported, lines = exports(tree), [INTRO]
+    listed = [name for _, names, _ in THEMES for name in names.split()]
     assert sorted(listed) == sorted(exported), "each name of the package belongs to one theme"
-    found = {}
-    for theme, (title, names, _) in THEMES.items():
-        own = {name: exported[name] for name in names.split()}
-        things = of_modules(tree, theme)
-        index += ["", f"## {title}", "", *_links("package", own), *_links(theme, things)]
-        package_page += ["", f"## {title}", *_entries(own)] if own else []
-        if things:
-            found[f"api/{theme}.md"] = _joined([f"# {title}", "", OF_A_PAGE, *_of_modules(things)])
-    return {"api.md": _joined(index), "api/package.md": _joined(package_page)} | found
-
-
-def _links(page: str, things: dict[str, griffe.Object]) -> list[str]:
-    """A link for each name, with the first line of its docstring."""
-    lines = []
-    for name, thing in things.items():
-        if not _is_value(thing):
-            first = _line(thing.docstring.value.split("\n\n")[0])
-            lines.append(f"- [`{name}`](api/{page}.md#{anchor(heading(name, thing))}): {first}")
-    return lines
-
-
-def _entries(things: dict[str, griffe.Object]) -> list[str]:
-    lines = []
-    for name, thing in things.items():
-        if not _is_value(thing):
+    for title, names, behind in THEMES:
+        things = {name: exported[name] for name in names.split()} | {path: at(tree, path) for path in behind.split()}
+        lines += ["", f"## {title}"]
+        for name, thing in things.items():
             lines += ["", f"### {heading(name, thing)}", "", *_body(thing, thing.name)]
-    return lines
-
-
-def _of_modules(things: dict[str, griffe.Object]) -> list[str]:
-    lines, modules = [], dict.fromkeys(thing.module for thing in things.values())
-    for module in modules:
-        path = module.path.replace(".", "/")
-        own = {name: thing for name, thing in things.items() if thing.module is module}
-        values = [thing for thing in own.values() if _is_value(thing)]
-        lines += ["", f"## {module.path}", "", f"[{path}.py](../../{path}.py): {prose(module.docstring.value)}", ""]
-        lines += [f"- `{one.name} = {_type(one.value)}`: {_line(one.docstring.value)}" for one in values]
-        lines += _entries(own)
-    return lines
+    return _joined(lines)
 
 
 def heading(name: str, thing: griffe.Object) -> str:
@@ -182,17 +125,8 @@ def heading(name: str, thing: griffe.Object) -> str:
     return f"class {name}" if thing.is_class else name
 
 
-def anchor(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
 def _joined(lines: list[str]) -> str:
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip() + "\n"
-
-
-def _is_value(thing: griffe.Object) -> bool:
-    return thing.is_attribute and "property" not in thing.labels
 
 
 def _body(thing: griffe.Object, call: str) -> list[str]:

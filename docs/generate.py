@@ -189,6 +189,7 @@ def bundle() -> str:
 
 
 PAGES = {
+    "api.md": beside("api_reference").page,
     "tables.md": tables,
     "configuration.md": configuration,
     "operations.md": beside("sizing").page,
@@ -200,8 +201,5 @@ PAGES = {
 }
 
 if __name__ == "__main__":
-    import api_reference
-
-    for name, page in ({name: page() for name, page in PAGES.items()} | api_reference.pages()).items():
-        (HERE / name).parent.mkdir(exist_ok=True)
-        (HERE / name).write_text(page, "utf-8")
+    for name, page in PAGES.items():
+        (HERE / name).write_text(page(), "utf-8")

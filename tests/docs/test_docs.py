@@ -6,7 +6,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import api_reference
 import coverage_page
 import generate
 import pytest
@@ -28,13 +27,6 @@ PAGES = sorted(
 @pytest.mark.parametrize("page", generate.PAGES)
 def test_generated_pages_are_current(page):
     assert (ROOT / "docs" / page).read_text("utf-8") == generate.PAGES[page](), "run: python docs/generate.py"
-
-
-def test_the_pages_of_the_api_are_current():
-    pages = api_reference.pages()
-    assert {f"api/{path.name}" for path in (ROOT / "docs" / "api").iterdir()} == set(pages) - {"api.md"}
-    for name, text in pages.items():
-        assert (ROOT / "docs" / name).read_text("utf-8") == text, f"{name}: run python docs/generate.py"
 
 
 def anchors(page):
