@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
-from typing import Union, get_args, get_origin
+from typing import NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from table_examples import example
@@ -106,7 +106,7 @@ def _line(column: Column, table: Table | None = None) -> str:
 
 
 def configuration() -> str:
-    """Every setting of the configurations, with its option."""
+    """Every setting of the configurations, with its option; a section that another one repeats names only what differs."""
     lines = [
         "# Configuration",
         "",
@@ -116,36 +116,73 @@ def configuration() -> str:
         "quick start (300 texts, 12 groups for SOCM, 48 texts for the prefix probe). The column *option* names the option",
         "of the command line that sets a key.",
     ]
+    home: dict[Setting, str] = {}
     for config in (AuditConfig, EvaluateConfig, TuneConfig):
-        lines += ["", f"# `tempscale {config.command} CONFIG.toml`", *_top_and_sections(config)]
+        command = f"tempscale {config.command}"
+        lines += ["", f"# `{command} CONFIG.toml`", *_top_and_sections(config, command, home)]
         if config is EvaluateConfig:
             flags = {setting.path[0]: setting.named() for setting in settings(OwnTask)}
-            lines += _section("## `[[tasks]]`: data of your own", OwnTask, flags)
+            lines += _section(("tasks", f"{command}, `[[tasks]]`"), _settings_of(OwnTask, flags), {})
     return "\n".join(lines) + "\n"
 
 
-def _top_and_sections(config: type[BaseModel]) -> list[str]:
+class Setting(NamedTuple):
+    """One key of a section as its row says it."""
+
+    key: str
+    kind: str
+    default: str
+    option: str
+    meaning: str
+
+
+def _settings_of(model: type[BaseModel], options: dict[str, str]) -> list[Setting]:
+    """The settings of a section, without the sections in it."""
+    return [
+        Setting(
+            key, _type(field.annotation), "" if field.default is None or field.is_required() else repr(field.default),
+            options.get(key, ""), field.description or "",
+        )
+        for key, field in model.model_fields.items() if _section_of(field.annotation) is None
+    ]  # fmt: skip
+
+
+def _top_and_sections(config: type[BaseModel], command: str, home: dict[Setting, str]) -> list[str]:
     options = {
         setting.path: " ".join(f"`{option.flag}`" for option, field in setting.options if field is setting.field)
         for setting in settings(config)
     }
-    lines = _section("## Top level", config, {key: flags for (key, *rest), flags in options.items() if not rest})
+    top = _settings_of(config, {key: flags for (key, *rest), flags in options.items() if not rest})
+    lines = _section(("top", command), top, home)
     for name, field in config.model_fields.items():
         if (section := _section_of(field.annotation)) is not None:
-            own = {path[1]: flags for path, flags in options.items() if path[0] == name}
-            lines += _section(f"## `[{name}]`", section, own)
+            flags = {path[1]: flags for path, flags in options.items() if path[0] == name}
+            lines += _section((name, command), _settings_of(section, flags), home)
     return lines
 
 
-def _section(heading: str, model: type[BaseModel], options: dict[str, str]) -> list[str]:
-    lines = ["", heading, "", f"{(model.__doc__ or '').strip().splitlines()[0]}", ""]
-    lines += ["| key | type | default | option | meaning |", "| --- | --- | --- | --- | --- |"]
-    for key, field in model.model_fields.items():
-        if _section_of(field.annotation) is None:
-            kind = _type(field.annotation)
-            default = "" if field.default is None or field.is_required() else repr(field.default)
-            lines.append(f"| {key} | {kind} | {default} | {options.get(key, '')} | {field.description} |")
+def _section(names: tuple[str, str], found: list[Setting], home: dict[Setting, str]) -> list[str]:
+    """The rows of a section; of settings that an earlier section describes, only their names."""
+    name, command = names
+    heading = {"top": "Top level", "tasks": "`[[tasks]]`: data of your own"}.get(name, f"`[{name}]`")
+    lines = ["", f"## {heading}", ""]
+    # The option is no part of a setting's meaning: that of another section has its own, or none.
+    new = [one for one in found if one not in home and one._replace(option="") not in home]
+    if new:
+        lines += ["| key | type | default | option | meaning |", "| --- | --- | --- | --- | --- |"]
+        lines += [f"| {' | '.join(one)} |" for one in new]
+    for other in dict.fromkeys(_home(one, home) for one in found if one not in new):
+        alike = [one for one in found if one not in new and _home(one, home) == other]
+        keys = [f"`{one.key}`{f' ({one.option})' * bool(one.option)}" for one in alike]
+        lines += ["", f"As in {other}: {', '.join(keys)}."]
+    place = f"`{command}`, {'its top level' if name == 'top' else f'`[{name}]`'}"
+    for one in new:
+        home[one] = home[one._replace(option="")] = place
     return lines
+
+
+def _home(setting: Setting, home: dict[Setting, str]) -> str:
+    return home.get(setting) or home[setting._replace(option="")]
 
 
 def _type(annotation: object) -> str:
