@@ -30,6 +30,7 @@
       facts               what run.json says of it
       plan                --plan: what a run costs
       verdict             the first screen: the answer and four figures
+      findings            the state of each figure, decided once
       advice              what follows, with a command
       again               the command that goes on from a finished run
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
@@ -118,6 +119,7 @@
     report/               what all reports share
       page                template, charts, run.json: one page
       charts              colours, lines with bands, changes with intervals
+      findings            what a run found, as data
       screen              tables on the terminal
       shell               commands to copy
       text                figures in words
@@ -158,6 +160,7 @@
     tables/               the Arrow schema of every table
       audit, diagnose, evaluate, nights, pairs, tune
       parts               what one step leaves for another
+      findings            what a run found
       finished            tables of earlier versions
       columns             columns, and those of many tables
     outlets               standard output and error
@@ -178,6 +181,7 @@ The steps compute with `tempscale/`, the science, which knows no Ray and no tabl
     choosing/             one τ a layer, or by length
     correction/           corrections of embeddings, fitted and applied
     stats/                errors, samples, how many values are enough
+    measures              SOCM and σ_a of texts as they are
     optional              libraries that may be missing
     compiled, lanes       loops compiled by numba, sixteen numbers at once
     tf32                  how a GPU multiplies float32

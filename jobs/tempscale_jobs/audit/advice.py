@@ -8,8 +8,9 @@ import polars as pl
 
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 from tempscale_jobs.audit.again import again, repeated
-from tempscale_jobs.audit.words import finding, tested, unfair
+from tempscale_jobs.audit.findings import exposed, exposures
 from tempscale_jobs.config.nights import NIGHT
+from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import count, estimate, interval_name, share, share_of, with_error
 
 Row = dict[str, Any]
@@ -40,17 +41,17 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
         row: the model's row at its first temperature.
         run: the content of run.json.
     """
-    vectors_given = _vectors_given(run)
+    vectors_given, found = _vectors_given(run), Findings.read(tables["findings"])
     candidates = [
-        _more_texts(row, run), _documents(row, run), None if vectors_given else _truncated(row, run),
-        _some_win(tables, row, run), None if vectors_given else _collapse(row, run),
+        _more_texts(row, found, run), _documents(row, run), None if vectors_given else _truncated(row, run),
+        _some_win(tables, found, row, run), None if vectors_given else _collapse(row, found, run),
     ]  # fmt: skip
     lines = list[Advice]()
     for line in filter(None, candidates):
         if lines and line.command and line.command == lines[-1].command:
             line = Advice(f"{lines.pop().text} {line.text}", line.command)
         lines.append(line)
-    return lines[:_MOST] or [_nothing(tables, row, run)]
+    return lines[:_MOST] or [_nothing(found, row, run)]
 
 
 def _vectors_given(run: dict[str, Any]) -> bool:
@@ -58,8 +59,8 @@ def _vectors_given(run: dict[str, Any]) -> bool:
     return run["config"].get("corpus", {}).get("embedding_column") is not None
 
 
-def _more_texts(row: Row, run: dict[str, Any]) -> Advice | None:
-    state, texts, finer = finding(row, "collapse_gap"), row["texts"], "0,16,32,64,128"
+def _more_texts(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None:
+    state, texts, finer = found.at("collapse_gap", row).state, row["texts"], "0,16,32,64,128"
     if state not in ("absent", "unknown"):
         return None
     analysed, usable = run["corpus"]["analysed"], run["corpus"]["usable"]
@@ -111,14 +112,12 @@ def _truncated(row: Row, run: dict[str, Any]) -> Advice | None:
     )
 
 
-def _some_win(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice | None:
+def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: dict[str, Any]) -> Advice | None:
     asked_by = "queries" if "queries" in run else "corpus"
-    intervals = unfair(tables, row, asked_by)
-    if not intervals:
+    winning = [r for r in exposures(tables, row, asked_by) if found.at(exposed(r["interval"], asked_by), row).state == "up"]
+    if not winning:
         return None
-    most = max(intervals, key=lambda interval: interval["exposure"])
-    if most["exposure"] <= 1:
-        return None
+    most = max(winning, key=lambda r: r["exposure"])
     name, vectors_given = _lengths(most["interval"], row, run), _vectors_given(run)
     ask = " Whether your users' queries find it so too: --queries with --queries-embedding-column." if vectors_given else ""
     return Advice.to_run(
@@ -141,10 +140,10 @@ def _lengths(interval: int, row: Row, run: dict[str, Any]) -> str:
     return f"{interval_name(interval, edges)} tokens"
 
 
-def _collapse(row: Row, run: dict[str, Any]) -> Advice | None:
+def _collapse(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None:
     sentences = {"prefix_gap": "Length itself draws texts together", "collapse_gap": "Long texts lie closer together"}
     for name, sentence in sentences.items():
-        if finding(row, name) == "up":
+        if found.at(name, row).state == "up":
             return Advice.to_run(
                 f"{sentence}, by {estimate(row, name)} in mean cosine.",
                 "Whether a temperature lessens it and harms nothing:",
@@ -163,12 +162,13 @@ def _tuned(row: Row, run: dict[str, Any]) -> str:
     return again(run, row["model"], "tune", beside="tune")
 
 
-def _nothing(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice:
-    searched = tested(tables, row, "queries" if "queries" in run else "corpus")
-    exposed = "no length takes more search results than its share" if searched else "search results were not measured"
+def _nothing(found: Findings, row: Row, run: dict[str, Any]) -> Advice:
+    asked_by, edges = "queries" if "queries" in run else "corpus", run["config"]["analysis"]["intervals"]
+    searched = any(found.at(exposed(edge, asked_by), row).error for edge in edges)
+    fair = "no length takes more search results than its share" if searched else "search results were not measured"
     nightly = run["config"].get("night") is not None and (line := repeated(run))
     return Advice.to_run(
-        f"Nothing needs to be done about length: the collapse gap is {estimate(row, 'collapse_gap')}, and {exposed}.",
+        f"Nothing needs to be done about length: the collapse gap is {estimate(row, 'collapse_gap')}, and {fair}.",
         "To hear when that changes, every night:",
         line if nightly else again(run, row["model"], "audit", "--baseline", "latest", beside=f"nights/{NIGHT}"),
     )

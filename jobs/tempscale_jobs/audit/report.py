@@ -20,6 +20,7 @@ from tempscale_jobs.nights import charts as night_figures
 from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.nights.night import notes_in_brief, verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
+from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import count, estimate, interval_name, labels, number
@@ -42,7 +43,8 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
     known = {t.name: pl.DataFrame(pl.from_arrow(t.schema().empty_table())) for t in TABLES if t is not EXCERPTS}
     tables = known | tables
     names = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True))
-    tables, edges = labelled(tables), run["config"]["analysis"]["intervals"]
+    edges = run["config"]["analysis"]["intervals"]
+    tables = labelled(tables, edges)
     trend = pl.DataFrame(run.get("trend", []), infer_schema_length=None)
     if not trend.is_empty():
         trend = trend.with_columns(pl.col("temperature").replace(names))
@@ -101,7 +103,7 @@ def _model(place: int, name: str, inputs: _Given) -> dict[str, Any]:
     tables, edges, trend, run = inputs
     model_tables = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
     excerpts = {r["text_id"]: r for r in tables["excerpts"].to_dicts()} if "excerpts" in tables else None
-    first, effects = model_tables["collapse_summary"].row(0, named=True), model_tables["temperature_effect"].to_dicts()
+    first, found = model_tables["collapse_summary"].row(0, named=True), Findings.read(tables["findings"])
     shown_trend = trend if trend.is_empty() else trend.filter(pl.col("temperature") == first["temperature"])
     if (
         tables["collapse_summary"]["model"].n_unique() > 1
@@ -119,8 +121,8 @@ def _model(place: int, name: str, inputs: _Given) -> dict[str, Any]:
             Advice(line.text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%"), line.command)
             for line in advice(tables, first, run)
         ],
-        "verdict": verdict.answer(first, effects).replace(" ± ", "\u00a0±\u00a0"),
-        "tiles": verdict.tiles(first, effects, model_trend, f"m{place}"),
+        "verdict": verdict.answer(first, found).replace(" ± ", "\u00a0±\u00a0"),
+        "tiles": verdict.tiles(first, found, model_trend, f"m{place}"),
         "temperature": first["temperature"],
         "texts": model_tables["collapse_summary"]["texts"][0],
         "summary": [_strip(row) for row in model_tables["collapse_summary"].to_dicts()],
@@ -232,11 +234,11 @@ def _whole(record: dict[str, Any]) -> str | None:
 def close(run: Run) -> None:
     """Print the figures that matter, the gate's verdict and where the report is, on standard output."""
     console, record, tables = Screen(), run.storage.read_json(DONE), load_tables(run.storage)
-    named = labelled(tables)
+    named = labelled(tables, record["config"]["analysis"]["intervals"])
     first = named["collapse_summary"].unique("model", keep="first", maintain_order=True)
     for sentence in left_out(tables, record):
         console.print(sentence, highlight=False, soft_wrap=True, markup=False)
-    for row, (model, (temperatures, lines)) in zip(first.to_dicts(), closing_figures(tables).items(), strict=True):
+    for row, (model, (temperatures, lines)) in zip(first.to_dicts(), closing_figures(named).items(), strict=True):
         print_table(console, (model, *temperatures), lines)
         console.print()
         for line in advice(named, row, record):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
 
-from tempscale_jobs.audit.words import finding
+from tempscale_jobs.audit.findings import changed
 from tempscale_jobs.nights.charts import sparkline
+from tempscale_jobs.report.findings import Finding, Findings
 from tempscale_jobs.report.text import count, estimate
 
 Row = dict[str, Any]
@@ -42,26 +42,30 @@ _SAYS = {
 }  # fmt: skip
 
 
-def answer(row: Row, effects: Sequence[Row]) -> str:
-    """The answer to «do these embeddings collapse?», from the first row of collapse_summary and the temperature effects."""
-    text = _GAP[finding(row, "collapse_gap")] + _PREFIX.get(finding(row, "prefix_gap"), "")
-    sizes = {name: estimate(row, f"{name}_gap").removeprefix("−") for name in ("collapse", "prefix")}
-    return text.format(**sizes) + _lowered(row, effects)
+def answer(row: Row, found: Findings) -> str:
+    """The answer to «do these embeddings collapse?», from the first row of collapse_summary and the findings."""
+    gap, prefix = found.at("collapse_gap", row), found.at("prefix_gap", row)
+    text = _GAP[gap.state] + _PREFIX.get(prefix.state, "")
+    return text.format(collapse=_size(gap), prefix=_size(prefix)) + _lowered(gap, found)
 
 
-def _lowered(row: Row, effects: Sequence[Row]) -> str:
+def _lowered(gap: Finding, found: Findings) -> str:
     """A sentence on the temperature that narrows the collapse gap most, or nothing where there is no gap to narrow."""
-    changes = [effect for effect in effects if effect["figure"] == "collapse_gap"]
-    if finding(row, "collapse_gap") != "up" or not changes:
+    changes = found.named(changed("collapse_gap"), gap.model)
+    if gap.state != "up" or not changes:
         return ""
-    lowered = [effect for effect in changes if finding(effect, "change") == "down"]
+    lowered = [change for change in changes if change.state == "down"]
     if not lowered:
         return " No temperature tried narrows that gap beyond noise."
-    best = min(lowered, key=lambda effect: effect["change"])
-    return f" {best['temperature']} narrows that gap by {estimate(best, 'change').removeprefix('−')}."
+    best = min(lowered, key=lambda change: change.value or 0.0)
+    return f" {best.temperature} narrows that gap by {_size(best)}."
 
 
-def tiles(row: Row, effects: Sequence[Row], trend: pl.DataFrame, place: str) -> list[dict[str, Any]]:
+def _size(finding: Finding) -> str:
+    return str(finding).removeprefix("−")
+
+
+def tiles(row: Row, found: Findings, trend: pl.DataFrame, place: str) -> list[dict[str, Any]]:
     """The four figures of `row`, each with its meaning, its change under other temperatures and its trend over nights.
 
     `place` is the model's id on the page, and begins the id of each tile.
@@ -69,20 +73,20 @@ def tiles(row: Row, effects: Sequence[Row], trend: pl.DataFrame, place: str) -> 
     figures = []
     for name, label in TILES:
         value, _, error = estimate(row, name).partition(" ± ")
-        changes = [f"{effect['temperature']}: {_signed(effect)}" for effect in effects if effect["figure"] == name]
+        changes = [f"{change.temperature}: {_signed(change)}" for change in found.named(changed(name), row["model"])]
         figures.append(
             {
-                "id": f"{place}-trend-{name}", "name": label, "value": value, "error": error, "says": _says(row, name),
-                "changes": changes, "chart": sparkline(trend, name),
+                "id": f"{place}-trend-{name}", "name": label, "value": value, "error": error,
+                "says": _says(row, name, found), "changes": changes, "chart": sparkline(trend, name),
                 "nights": 0 if trend.is_empty() else trend[name].drop_nulls().len(),
             }
         )  # fmt: skip
     return figures
 
 
-def _says(row: Row, name: str) -> str:
+def _says(row: Row, name: str, found: Findings) -> str:
     if name in _SAYS:
-        return _SAYS[name].get(finding(row, name), "not known" if row[name] is not None else "not measured")
+        return _SAYS[name].get(found.at(name, row).state, "not known" if row[name] is not None else "not measured")
     if row[name] is None:
         return "not measured"
     if name == "socm_mean" and row["socm_groups"] is not None:
@@ -91,5 +95,5 @@ def _says(row: Row, name: str) -> str:
     return f"over {count(texts * (texts - 1) // 2, 'pair')} of texts"
 
 
-def _signed(effect: Row) -> str:
-    return f"{'+' if effect['change'] > 0 else ''}{estimate(effect, 'change')}"
+def _signed(change: Finding) -> str:
+    return f"{'+' * ((change.value or 0.0) > 0)}{change}"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import NormalDist
 from typing import Any
 
 import polars as pl
 
-from tempscale.stats.enough import EQUAL_DOCUMENTS_FOR_AN_ERROR, GROUPS_FOR_AN_ERROR, TEXTS_FOR_AN_INTERVAL
+from tempscale.stats.enough import EQUAL_DOCUMENTS_FOR_AN_ERROR, GROUPS_FOR_AN_ERROR
+from tempscale_jobs.audit.findings import changed, decide, exposed, exposures, of_row
 from tempscale_jobs.corpus.rows import mention_rejected
+from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import (
-    beyond_noise,
     count,
     encoding,
     estimate,
@@ -33,9 +33,11 @@ NOTE = (
 Tables = dict[str, pl.DataFrame]
 
 
-def labelled(tables: Tables) -> Tables:
-    """The tables with a short label in place of each temperature and each reference."""
+def labelled(tables: Tables, edges: Sequence[int]) -> Tables:
+    """The tables with a short label in place of each temperature and each reference, and with the findings."""
     names = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True))
+    if "findings" not in tables:  # A run of an older version has none.
+        tables = tables | {"findings": pl.DataFrame(pl.from_arrow(decide(tables, edges).table()))}
     return {
         key: table.with_columns(pl.col(c).replace(names) for c in ("temperature", "reference") if c in table.columns)
         for key, table in tables.items()
@@ -106,15 +108,14 @@ def _independence(known: Mapping[str, Any]) -> list[str]:
 
 def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:
     """The report's sentences by model, from the tables that `labelled` returns and the lower edges of the intervals."""
-    sentences = {}
+    sentences, found = {}, Findings.read(tables["findings"])
     for model, table in tables["collapse_summary"].group_by("model", maintain_order=True):
         rows = table.to_dicts()
-        effects = tables["temperature_effect"].filter(pl.col("model") == model[0]).to_dicts()
         sentences[str(model[0])] = [
-            _length(rows[0], tables, edges),
-            _prefix(rows[0], tables, edges),
-            *_exposures(rows[0], tables, edges),
-            *(_effect(rows[0], row, effects) for row in rows[1:]),
+            _length(rows[0], found, tables, edges),
+            _prefix(rows[0], found, tables, edges),
+            *_exposures(rows[0], found, tables, edges),
+            *(_effect(rows[0], row, found) for row in rows[1:]),
             _second_order(rows[0]),
             _assumptions(rows[0]),
         ]
@@ -122,9 +123,12 @@ def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:
 
 
 def closing_figures(tables: Tables) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Per model: its temperatures, and a row for each main figure: its name, then value ± error at each temperature."""
+    """Per model: its temperatures, and a row for each main figure: its name, then value ± error at each temperature.
+
+    The tables are those that `labelled` returns.
+    """
     figures = {}
-    for model, table in labelled(tables)["collapse_summary"].group_by("model", maintain_order=True):
+    for model, table in tables["collapse_summary"].group_by("model", maintain_order=True):
         rows = table.to_dicts()
         lines = [
             [label, *(estimate(row, name) for row in rows)]
@@ -137,16 +141,8 @@ def closing_figures(tables: Tables) -> dict[str, tuple[list[str], list[list[str]
     return figures
 
 
-def finding(row: dict[str, Any], name: str) -> str:
-    """The state of a figure: `absent`, `unknown` (no error), `noise`, `up` or `down`."""
-    value, error = row[name], row[f"{name.removesuffix('_mean')}_se_superpopulation"]
-    if value is None or error is None:
-        return "absent" if value is None else "unknown"
-    return "noise" if not beyond_noise(value, error) else "up" if value > 0 else "down"
-
-
-def _length(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> str:
-    state = finding(row, "collapse_gap")
+def _length(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> str:
+    state = found.at("collapse_gap", row).state
     if state == "absent":
         return "Length collapse cannot be measured: fewer than two length intervals have at least 30 texts."
     start = {
@@ -155,7 +151,7 @@ def _length(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> str:
         "noise": "Longer texts do not collapse measurably: no difference beyond noise",
         "unknown": "It is not known whether longer texts lie closer together: too few texts to tell",
     }[state]
-    cells = _of(tables["length_collapse"], row).filter(pl.col("interval_a") == pl.col("interval_b"))
+    cells = of_row(tables["length_collapse"], row).filter(pl.col("interval_a") == pl.col("interval_b"))
     short, long = (cells.row(by_predicate=pl.col("interval_a") == row[f"gap_{end}"], named=True) for end in _ENDS)
     names = _gap_names(row, edges)
     return (
@@ -169,14 +165,9 @@ def _gap_names(row: dict[str, Any], edges: Sequence[int]) -> list[str]:
     return [interval_name(row[f"gap_{end}"], edges) for end in _ENDS]
 
 
-def _of(table: pl.DataFrame, row: dict[str, Any]) -> pl.DataFrame:
-    """The rows of the same model and temperature."""
-    return table.filter((pl.col("model") == row["model"]) & (pl.col("temperature") == row["temperature"]))
-
-
-def _prefix(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> str:
+def _prefix(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> str:
     """The effect of length itself, within the range of the probed prefixes."""
-    gap, probed = finding(row, "collapse_gap"), finding(row, "prefix_gap")
+    gap, probed = (found.at(figure, row).state for figure in ("collapse_gap", "prefix_gap"))
     if probed == "absent":
         question = "whether length itself moves texts"
         if gap in ("up", "down"):
@@ -188,7 +179,7 @@ def _prefix(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> str:
         "noise": "Length itself has no effect beyond noise within the probed range",
         "unknown": "The effect of length itself is not known, too few texts to tell",
     }[probed]
-    rows = _of(tables["prefix_probe"], row).sort("prefix_tokens").to_dicts()
+    rows = of_row(tables["prefix_probe"], row).sort("prefix_tokens").to_dicts()
     first, last = rows[0], rows[-1]
     limit = f"outside {first['prefix_tokens']} to {last['prefix_tokens']} tokens the probe does not tell length from topic"
     return (
@@ -217,37 +208,13 @@ def _with_collapse_gap(row: dict[str, Any], gap: str, probed: str, edges: Sequen
     return f"It has the opposite sign to {named}, which length within this range does not explain; {limit}."
 
 
-def _exposed(tables: Tables, row: dict[str, Any], asked_by: str) -> list[dict[str, Any]]:
-    """The rows of exposure among the most neighbours, by those who ask."""
-    if "exposure" not in tables or (exposures := _of(tables["exposure"], row)).is_empty():
-        return []
-    rows: list[dict[str, Any]] = exposures.filter(
-        (pl.col("k") == pl.col("k").max()) & (pl.col("asked_by") == asked_by)
-    ).to_dicts()
-    return rows
-
-
-def unfair(tables: Tables, row: dict[str, Any], asked_by: str) -> list[dict[str, Any]]:
-    """The length intervals that take more or less than their share of search results, beyond noise."""
-    # Several intervals are tested at once: the 95 % must hold for all of them together (Bonferroni).
-    rows = tested(tables, row, asked_by)
-    z = NormalDist().inv_cdf(1 - 0.025 / max(1, len(rows)))
-    return [r for r in rows if abs(r["exposure"] - 1) > z * r["exposure_se_superpopulation"]]
-
-
-def tested(tables: Tables, row: dict[str, Any], asked_by: str) -> list[dict[str, Any]]:
-    """The length intervals whose share of search results has an error."""
-    return [
-        r for r in _exposed(tables, row, asked_by)
-        if r["texts"] >= TEXTS_FOR_AN_INTERVAL and r["exposure_se_superpopulation"]
-    ]  # fmt: skip
-
-
-def _exposures(row: dict[str, Any], tables: Tables, edges: Sequence[int]) -> list[str]:
+def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> list[str]:
     """Which lengths fill the search results: one sentence for searches by the corpus's own texts, one for the queries."""
     sentences = []
     for asked_by in ("corpus", "queries"):
-        rows, unfair_rows = _exposed(tables, row, asked_by), unfair(tables, row, asked_by)
+        rows = exposures(tables, row, asked_by)
+        unfair = {r["interval"] for r in rows if found.at(exposed(r["interval"], asked_by), row).state in ("up", "down")}
+        unfair_rows = [r for r in rows if r["interval"] in unfair]
         if not rows:
             continue
         k, queries = rows[0]["k"], rows[0]["queries"]
@@ -291,9 +258,9 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     """What a correction by length would do to exposure, hubs and the nearest texts of short ones; empty where unknown."""
     if "exposure_corrected" not in tables:
         return ""
-    after = _of(tables["exposure_corrected"], row).filter(asked_by=asked_by)
+    after = of_row(tables["exposure_corrected"], row).filter(asked_by=asked_by)
     after = {r["interval"]: r for r in after.filter(pl.col("k") == pl.col("k").max()).to_dicts()}
-    before = {r["interval"]: r for r in _exposed(tables, row, asked_by) if r["interval"] in after}
+    before = {r["interval"]: r for r in exposures(tables, row, asked_by) if r["interval"] in after}
     if not before:
         return ""
     places = sorted(before, key=lambda edge: -abs(before[edge]["exposure"] - 1))[:2]
@@ -319,19 +286,17 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     return f"{sentence}. {'No text is embedded again for it' if fairer else 'So it makes searches no fairer here'}."
 
 
-def _effect(reference: dict[str, Any], row: dict[str, Any], effects: list[dict[str, Any]]) -> str:
-    changes = {e["figure"]: e for e in effects if e["temperature"] == row["temperature"]}
+def _effect(reference: dict[str, Any], row: dict[str, Any], found: Findings) -> str:
     by_state: dict[str, list[str]] = {"moved": [], "noise": [], "unknown": []}
     for figure, label in (
         ("collapse_gap", "the collapse gap"), ("prefix_gap", "the prefix gap"),
         ("cosine_mean", "mean cosine"), ("socm_mean", "mean SOCM"),
     ):  # fmt: skip
-        if figure in changes:
-            state = finding(changes[figure], "change")
-            moved = state in ("up", "down")
-            by_state["moved" if moved else state].append(
-                f"{label} by {estimate(changes[figure], 'change')}" if moved else label
-            )
+        change = found.at(changed(figure), row)
+        if change.state in ("up", "down"):
+            by_state["moved"].append(f"{label} by {change}")
+        elif change.state != "absent":
+            by_state[change.state].append(label)
     parts = [
         f"{start} {', '.join(by_state[key])}"
         for key, start in (
@@ -350,7 +315,8 @@ def _effect(reference: dict[str, Any], row: dict[str, Any], effects: list[dict[s
 def _second_order(row: dict[str, Any]) -> str:
     if row["socm_mean"] is None:
         return "Second-order collapse was not measured: no SOCM sample."
-    unknown = ", too few texts to tell how far off it is" if finding(row, "socm_mean") == "unknown" else ""
+    known = row["socm_se_superpopulation"] is not None
+    unknown = "" if known else ", too few texts to tell how far off it is"
     return (
         f"Second-order collapse: mean SOCM {estimate(row, 'socm_mean')} over "
         f"{measured_pairs(row)} at {row['temperature']}{unknown}. "

@@ -80,7 +80,8 @@ tempscale.
 
 `{base_name}` whose embeddings of {side} are corrected by stages behind its own: each is scaled to unit length, a mean
 is taken off, and a matrix applied, where the correction has one. They were fitted to a corpus and to what asks it, by
-tempscale, without training. This is a plain checkpoint: sentence-transformers and any server that runs its Dense stages run it as it is. Compare vectors by the inner product.
+tempscale, without training. This is a plain checkpoint: sentence-transformers and any server that runs its Dense stages run
+it as it is. Compare vectors by the inner product.
 """
         rows = f"| correction | `{correction.canonical}`, of {side} |\n"
         rows += f"| sha256 of the correction | `{correction.digest}` |\n"

@@ -4,7 +4,7 @@ import re
 import shlex
 
 import pytest
-from pages import RUN, rendered, tables_of, without_errors
+from pages import EDGES, RUN, rendered, tables_of, without_errors
 
 from tempscale_jobs.audit import words
 from tempscale_jobs.audit.advice import advice
@@ -16,7 +16,7 @@ SPLIT, WIN, ITSELF = "Split long texts", "Texts of 0–99 tokens win searches", 
 
 
 def lines(tables=None, model=None, run=None, **figures):
-    found = words.labelled(tables_of(**figures) if tables is None else tables)
+    found = words.labelled(tables_of(**figures) if tables is None else tables, EDGES)
     record = RUN | {"models": {"MiniLM": {"max_length": 256} | (model or {})}} | (run or {})
     return advice(found, found["collapse_summary"].row(0, named=True), record)
 
@@ -145,6 +145,7 @@ def test_commands_are_of_the_same_corpus_and_model_and_none_is_printed_that_has_
 def test_the_report_and_the_terminal_say_the_same():
     tables = tables_of(exposed=(1.5, 1.0, 0.5))
     page = rendered(tables, RUN)
-    for line in advice(words.labelled(tables), words.labelled(tables)["collapse_summary"].row(0, named=True), RUN):
+    named = words.labelled(tables, EDGES)
+    for line in advice(named, named["collapse_summary"].row(0, named=True), RUN):
         assert line.text in page.replace("\u00a0", " ")
         assert line.command in re.sub("</?span>", "", page)

@@ -5,10 +5,11 @@ import re
 import numpy as np
 import polars as pl
 import pytest
-from pages import RUN, Page, nights, rendered, specs_of, tables_of, without_errors
+from pages import EDGES, RUN, Page, nights, rendered, specs_of, tables_of, without_errors
 from prepared import laid_out
 
 from tempscale_jobs.audit import report, verdict, words
+from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps.exposure import ranked
 
@@ -16,8 +17,8 @@ pytestmark = pytest.mark.proof
 
 
 def answer(**figures):
-    tables = words.labelled(tables_of(**figures))
-    return verdict.answer(tables["collapse_summary"].row(0, named=True), tables["temperature_effect"].to_dicts())
+    tables = words.labelled(tables_of(**figures), EDGES)
+    return verdict.answer(tables["collapse_summary"].row(0, named=True), Findings.read(tables["findings"]))
 
 
 @pytest.mark.parametrize(
@@ -45,10 +46,10 @@ def test_the_answer_claims_what_is_beyond_noise_and_no_more(figures, begins, len
 
 
 def test_without_errors_nothing_is_known():
-    tables = words.labelled(without_errors(tables_of()))
-    row = tables["collapse_summary"].row(0, named=True)
-    assert verdict.answer(row, []).startswith("Not known")
-    assert [tile["says"] for tile in verdict.tiles(row, [], pl.DataFrame(), "m0")][1:3] == ["not known", "not known"]
+    tables = words.labelled(without_errors(tables_of()), EDGES)
+    row, found = tables["collapse_summary"].row(0, named=True), Findings.read(tables["findings"])
+    assert verdict.answer(row, found).startswith("Not known")
+    assert [tile["says"] for tile in verdict.tiles(row, found, pl.DataFrame(), "m0")][1:3] == ["not known", "not known"]
 
 
 @pytest.mark.words

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.proof
 
 def told(tables, edges=EDGES):
     """The sentences of the only model."""
-    (sentences,) = headline(labelled(tables), edges).values()
+    (sentences,) = headline(labelled(tables, edges), edges).values()
     return sentences
 
 

@@ -1,0 +1,124 @@
+"""What an audit found, decided from its tables: the state of each figure, what it rests on, what does not follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import NormalDist
+from typing import Any
+
+import polars as pl
+
+from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
+from tempscale_jobs.report.findings import Finding, Findings, measured, state
+from tempscale_jobs.report.text import count, interval_name
+
+Row = dict[str, Any]
+Tables = dict[str, pl.DataFrame]
+CHANGES = ("collapse_gap", "prefix_gap", "cosine_mean", "socm_mean")
+"""The figures whose change under another temperature is a finding."""
+_NOT_SHOWN = {
+    "collapse_gap": "that length is the cause: texts of other lengths are other texts",
+    "prefix_gap": "anything outside these lengths; longer prefixes also say more",
+    "exposure": "that these texts are wrong results",
+    "change": "that search becomes better or worse",
+}
+
+
+def changed(figure: str) -> str:
+    """The name of the finding on what a temperature changes of a figure."""
+    return f"change of {figure}"
+
+
+def exposed(interval: int, asked_by: str) -> str:
+    """The name of the finding on the share of search results that a length takes."""
+    return f"exposure from {interval} tokens, asked by {asked_by}"
+
+
+def decide(tables: Tables, edges: Sequence[int]) -> Findings:
+    """The findings of an audit, from its tables and the lower edges of the length intervals."""
+    return Findings(finding for row in tables["collapse_summary"].to_dicts() for finding in _of_row(row, tables, edges))
+
+
+def _of_row(row: Row, tables: Tables, edges: Sequence[int]) -> Iterator[Finding]:
+    """The findings of one model under one temperature."""
+    pairs = f"all pairs of {count(row['texts'], 'text')}"
+    yield _measured(row, "cosine_mean", pairs)
+    ends = [interval_name(row[f"gap_{end}"], edges) for end in ("shortest", "longest") if row[f"gap_{end}"] is not None]
+    yield _compared(row, "collapse_gap", f"texts of {' and of '.join(ends)} tokens" if ends else "")
+    yield _compared(row, "prefix_gap", _prefixes(row))
+    yield _measured(row, "socm_mean", _socm_pairs(row))
+    for name in ("truncated_share", "rejected_share", "spread_over_2_share", "effective_rank", "k_occurrence_skewness"):
+        yield _measured(row, name, count(row["texts"], "text"))
+    for asked_by in ("corpus", "queries"):
+        yield from _exposures(row, tables, asked_by)
+    effects = of_row(tables["temperature_effect"], row).to_dicts() if "temperature_effect" in tables else []
+    for effect in effects:
+        value, error = effect["change"], effect["change_se_superpopulation"]
+        if effect["figure"] in CHANGES:
+            yield Finding(
+                changed(effect["figure"]), row["model"], row["temperature"], row["tau"], state(value, error), value, error,
+                f"differences on the same texts, from {effect['reference']}", _NOT_SHOWN["change"],
+            )  # fmt: skip
+
+
+def _measured(row: Row, figure: str, rests_on: str) -> Finding:
+    value = row.get(figure)
+    return Finding(
+        figure, row["model"], row["temperature"], row["tau"], measured(value), value, _error(row, figure),
+        rests_on if value is not None else "",
+    )  # fmt: skip
+
+
+def _compared(row: Row, figure: str, rests_on: str) -> Finding:
+    value, error = row[figure], _error(row, figure)
+    found = state(value, error)
+    shown = "" if found == "absent" else _NOT_SHOWN[figure]
+    return Finding(figure, row["model"], row["temperature"], row["tau"], found, value, error, rests_on, shown)
+
+
+def _error(row: Row, figure: str) -> float | None:
+    return row.get(f"{figure.removesuffix('_mean')}_se_superpopulation")
+
+
+def _prefixes(row: Row) -> str:
+    if row["prefix_gap"] is None:
+        return ""
+    cut = f"cut to {row['prefix_shortest']} and to {row['prefix_longest']} tokens"
+    return f"the same {count(row['prefix_texts'], 'text')} {cut}"
+
+
+def _socm_pairs(row: Row) -> str:
+    if row["socm_mean"] is None:
+        return ""
+    if row["socm_groups"] is None:
+        return f"all pairs of {count(row['socm_texts'], 'text')}"
+    return f"{count(row['socm_pairs'], 'pair')} in {row['socm_groups']} groups of texts"
+
+
+def _exposures(row: Row, tables: Tables, asked_by: str) -> Iterator[Finding]:
+    """Whether each length takes more than its share of the results, or less."""
+    rows = exposures(tables, row, asked_by)
+    tested = [r for r in rows if r["texts"] >= TEXTS_FOR_AN_INTERVAL and r["exposure_se_superpopulation"]]
+    # Several intervals are tested at once: the 95 % must hold for all of them together (Bonferroni).
+    z = NormalDist().inv_cdf(1 - 0.025 / max(1, len(tested)))
+    for r in rows:
+        error = r["exposure_se_superpopulation"] if r in tested else None
+        yield Finding(
+            exposed(r["interval"], asked_by), row["model"], row["temperature"], row["tau"],
+            state(r["exposure"], error, 1.0, z), r["exposure"], error,
+            f"the {count(r['k'], 'nearest text')} of {r['queries']:,}, of {count(len(tested), 'length')} tested together",
+            _NOT_SHOWN["exposure"],
+        )  # fmt: skip
+
+
+def exposures(tables: Tables, row: Row, asked_by: str) -> list[Row]:
+    """The rows of exposure among the most neighbours, by those who ask."""
+    if "exposure" not in tables or (found := of_row(tables["exposure"], row)).is_empty():
+        return []
+    rows: list[Row] = found.filter((pl.col("k") == pl.col("k").max()) & (pl.col("asked_by") == asked_by)).to_dicts()
+    return rows
+
+
+def of_row(table: pl.DataFrame, row: Row) -> pl.DataFrame:
+    """The rows of the same model and temperature."""
+    return table.filter((pl.col("model") == row["model"]) & (pl.col("temperature") == row["temperature"]))

@@ -1,0 +1,104 @@
+"""What an audit found, as values: the state of each figure from its error, what it rests on, and the table of it."""
+
+import polars as pl
+import pytest
+from pages import EDGES, tables_of, without_errors
+
+from tempscale_jobs.audit.findings import changed, decide, exposed
+from tempscale_jobs.report.findings import Finding, Findings, state
+from tempscale_jobs.tables.findings import FINDINGS
+
+
+def found(**figures):
+    return decide(tables_of(**figures), EDGES)
+
+
+def states(findings, *figures, temperature="1.0"):
+    return [findings.of(figure, "MiniLM", temperature).state for figure in figures]
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "expected"),
+    [
+        (None, None, "absent"), (None, 0.1, "absent"), (0.5, None, "unknown"), (0.1, 0.1, "noise"), (0.196, 0.1, "noise"),
+        (0.197, 0.1, "up"), (-0.197, 0.1, "down"), (0.0, 0.0, "noise"), (1e-9, 0.0, "up"),
+    ],
+)  # fmt: skip
+def test_a_state_is_what_the_error_allows(value, error, expected):
+    assert state(value, error) == expected
+
+
+def test_a_share_is_compared_with_what_is_fair():
+    assert state(1.3, 0.1, 1.0) == "up"
+    assert state(0.9, 0.1, 1.0) == "noise"
+    assert state(0.7, 0.1, 1.0, z=4.0) == "noise"
+
+
+@pytest.mark.parametrize(
+    ("figures", "gap", "prefix"),
+    [
+        ({}, "up", "up"), ({"gap": -0.08}, "down", "up"), ({"gap": 0.005}, "noise", "up"), ({"gap": None}, "absent", "up"),
+        ({"prefix": -0.02}, "up", "down"), ({"prefix": 0.001}, "up", "noise"), ({"prefix": None}, "up", "absent"),
+    ],
+)  # fmt: skip
+def test_gaps_are_decided_from_their_errors(figures, gap, prefix):
+    findings = found(**figures)
+    assert states(findings, "collapse_gap", "prefix_gap") == [gap, prefix]
+    assert states(findings, "cosine_mean", "socm_mean", "truncated_share") == ["measured"] * 3
+
+
+def test_without_errors_gaps_are_unknown_and_measured_figures_stay_so():
+    findings = decide(without_errors(tables_of()), EDGES)
+    assert states(findings, "collapse_gap", "prefix_gap", "cosine_mean") == ["unknown", "unknown", "measured"]
+    assert states(found(socm=None), "socm_mean") == ["absent"]
+
+
+def test_what_a_figure_rests_on_names_its_texts_and_lengths():
+    findings = found()
+    gap, prefix, socm = (findings.of(name, "MiniLM", "1.0") for name in ("collapse_gap", "prefix_gap", "socm_mean"))
+    for part in ("0–99", "400+"):
+        assert part in gap.rests_on
+    for part in ("31 texts", "32", "256"):
+        assert part in prefix.rests_on
+    assert "40 texts" in socm.rests_on
+    assert gap.not_shown
+    assert prefix.not_shown
+    assert str(gap) == "0.080 ± 0.020"
+
+
+def test_a_change_under_another_temperature_is_a_finding_of_that_temperature():
+    findings = found()
+    moved = findings.of(changed("collapse_gap"), "MiniLM", "0.8")
+    assert (moved.state, moved.value) == ("down", pytest.approx(-0.017))
+    assert findings.of(changed("cosine_mean"), "MiniLM", "0.8").state == "noise"
+    assert findings.named(changed("collapse_gap"), "MiniLM") == [moved]
+    assert states(findings, changed("collapse_gap")) == ["absent"]
+
+
+def test_exposures_are_tested_together():
+    """The error is .05: for three lengths together a difference of 2.39 errors is needed, for one alone 1.96."""
+    findings = found(exposed=(1.0 + 2.2 * 0.05, 1.0 - 2.6 * 0.05, 1.0))
+    names = [exposed(edge, "corpus") for edge in EDGES]
+    assert states(findings, *names) == ["noise", "down", "noise"]
+    assert states(found(exposed=(1.5, 1.0, 0.5)), *names) == ["up", "noise", "down"]
+    assert states(found(), *names) == ["absent"] * 3
+
+
+def test_the_table_gives_the_findings_back():
+    findings = found(exposed=(1.5, 1.0, 0.5))
+    table = findings.table()
+    assert table.schema.names == [column.name for column in FINDINGS.columns]
+    assert len(table) == len(findings.rows) > 20
+    again = Findings.read(pl.DataFrame(pl.from_arrow(table)))
+    assert again.rows == findings.rows
+    keys = table.select(["figure", "model", "temperature"]).to_pylist()
+    assert len({tuple(key.values()) for key in keys}) == len(keys)
+
+
+def test_findings_as_data_hold_no_empty_entries():
+    finding = Finding("cosine_mean", "m", "1.0", 1.0, "absent", None)
+    assert Findings([finding]).as_data() == [
+        {"figure": "cosine_mean", "model": "m", "temperature": "1.0", "tau": 1.0, "state": "absent"}
+    ]
+    commanded = Findings([finding]).with_commands({finding: "tempscale audit"})
+    assert commanded.rows[0].command == "tempscale audit"
