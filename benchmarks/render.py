@@ -112,11 +112,29 @@ def _machine(stem: str, found: Results) -> list[str]:
     for name in names:
         own = [row for row in rows if row["benchmark"] == name]
         group = GROUPS.get(name, Group(name, ""))
-        parts += [f"### {plain(group.title)}", *filter(None, [_wrapped(group.text)]), table(own, group)]
+        parts += [f"### {plain(group.title)}", *filter(None, [_wrapped(group.text)]), table(shown(own), group)]
         parts += filter(None, [_exponents(own)])
         parts += [f"![{plain(chart.alt)}]({CHARTS}/{file}.svg)" for file, chart in drawn.items() if chart.benchmark == name]
         parts.append(_measured(found.get("measured", {}).get(name)))
     return [*parts, *_versions(names, found.get("measured", {}))]
+
+
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of a series that grows its ends, since a chart shows the sizes between; of each step of shrunken runs the largest."""
+    series: dict[Any, list[dict[str, Any]]] = {}
+    for number, row in enumerate(rows):
+        series.setdefault(_series(row, number), []).append(row)
+    hidden = []
+    for one in series.values():
+        hidden += one[:-1] if "step" in one[0] else one[1:-1]
+    return [row for row in rows if row not in hidden]
+
+
+def _series(row: dict[str, Any], number: int) -> tuple[Any, ...]:
+    """What the sizes of one series have in common; a row of none is alone."""
+    if "step" in row:
+        return row["step"], row.get("cosine")
+    return (row["series"], row["grows"]) if "grows" in row else (number,)
 
 
 def table(rows: list[dict[str, Any]], group: Group) -> str:
