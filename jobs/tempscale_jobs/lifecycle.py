@@ -212,5 +212,5 @@ def locked(config: Command, journal: Journal, *, fresh: bool = False) -> Iterato
             stage.note = "its storage has no locks: see that no other run writes there"
 
     places.check(config)
-    with lock.locked(Storage(config.out), lambda: journal.stage("look whether another run lives"), unlocked) as held:
+    with lock.locked(Storage(config.out), lambda: journal.stage("check for another run"), unlocked) as held:
         yield Opening(config, journal, held, fresh)

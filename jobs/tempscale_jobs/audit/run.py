@@ -196,8 +196,8 @@ def _end_night(config: AuditConfig, life: Lifecycle, record: dict[str, Any], jou
                 record["trend"] = night.trend(tonight, record)
             _write_report(run, record)
             stage.note = folder.REPORT
-    if gate_changed and record["gate"]["verdict"] != "none":
-        with journal.stage("tell") as stage:  # Before run.json is written: a run that dies here posts it again.
+    if gate_changed and notify.is_wanted(config.gate, record["gate"]["verdict"]):
+        with journal.stage("notify") as stage:  # Before run.json is written: a run that dies here posts it again.
             stage.note = notify.post_verdict(config.gate, record, run.storage.root)
     if config.record.keep_embeddings is not None:
         with journal.stage("prune") as stage:

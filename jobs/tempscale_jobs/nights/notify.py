@@ -23,11 +23,20 @@ ALL_SECONDS = 40.0
 _SHOWN_REASONS = 10
 
 
-def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
-    """Post the verdict of a run, given its run.json, if the configuration asks for it; returns the result in words."""
-    verdict = record["gate"]["verdict"]
+def is_wanted(gate: Gate, verdict: str) -> bool:
+    """Whether a verdict is to be posted: the configuration asks for it, and the environment names a webhook."""
     if verdict == "none" or gate.notify == "never" or (gate.notify == "failures" and verdict == "passed"):
-        return "nobody: not asked for"
+        return False
+    return bool(_address(gate))
+
+
+def _address(gate: Gate) -> str:
+    return os.environ.get(gate.webhook_env, "").strip()
+
+
+def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
+    """Post the verdict of a run, given its run.json; returns the result in words."""
+    verdict = record["gate"]["verdict"]
     mark = ":white_check_mark:" if verdict == "passed" else ":x:"
     lines = [f"{mark} tempscale, night of {record['night']}: the gate {'held' if verdict == 'passed' else 'failed'}"]
     return _post(gate, lines, [*record["gate"]["failed"], *notes(record["gate"])], f"report: {masked(folder)}/report.html")
@@ -35,8 +44,8 @@ def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
 
 def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: int) -> str:
     """Post that a run ended without a verdict, if verdicts are posted and there are checks; exit code 3 means incomplete."""
-    if gate.notify == "never" or not gate.asks():
-        return "nobody: not asked for"
+    if gate.notify == "never" or not gate.asks() or not _address(gate):
+        return "not asked for"
     of = "" if night is None else f", night of {night}"
     return _post(
         gate,
@@ -56,19 +65,17 @@ def github_lines(record: dict[str, Any]) -> list[str]:
 
 
 def _post(gate: Gate, lines: list[str], reasons: Sequence[str], end: str) -> str:
-    url = os.environ.get(gate.webhook_env, "").strip()
-    if not url:
-        return f"nobody: {gate.webhook_env} is not set"
+    url = _address(gate)
     more = [f"and {len(reasons) - _SHOWN_REASONS} more"] if len(reasons) > _SHOWN_REASONS else []
     text = "\n".join([*lines, *(f"• {_plain(reason)}" for reason in [*reasons[:_SHOWN_REASONS], *more]), _plain(end)])
     if not url.startswith(("https://", "http://")):
-        return f"nobody: {gate.webhook_env} holds no http address"
+        return f"not sent: {gate.webhook_env} holds no http address"
     try:
-        return f"the webhook: {_exchanged(url, json.dumps({'text': text}).encode())}"
+        return f"webhook: {_exchanged(url, json.dumps({'text': text}).encode())}"
     except urllib.error.HTTPError as error:
-        return f"nobody: the webhook of {gate.webhook_env} answered {error.code}"
+        return f"not sent: the webhook of {gate.webhook_env} answered {error.code}"
     except Exception as error:  # Its message may contain the address, which is a secret.
-        return f"nobody: the webhook of {gate.webhook_env} cannot be reached ({type(error).__name__})"
+        return f"not sent: the webhook of {gate.webhook_env} cannot be reached ({type(error).__name__})"
 
 
 class _NotRedirected(urllib.request.HTTPRedirectHandler):
