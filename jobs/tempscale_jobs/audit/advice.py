@@ -141,7 +141,10 @@ def _lengths(interval: int, row: Row, run: dict[str, Any]) -> str:
 
 
 def _collapse(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None:
-    sentences = {"prefix_gap": "Length itself draws texts together", "collapse_gap": "Long texts lie closer together"}
+    sentences = {
+        "prefix_gap": "Longer prefixes of the same texts are closer together",
+        "collapse_gap": "Long texts are closer together",
+    }
     for name, sentence in sentences.items():
         if found.at(name, row).state == "up":
             return Advice.to_run(
@@ -165,7 +168,9 @@ def _tuned(row: Row, run: dict[str, Any]) -> str:
 def _nothing(found: Findings, row: Row, run: dict[str, Any]) -> Advice:
     asked_by, edges = "queries" if "queries" in run else "corpus", run["config"]["analysis"]["intervals"]
     searched = any(found.at(exposed(edge, asked_by), row).error for edge in edges)
-    fair = "no length takes more search results than its share" if searched else "search results were not measured"
+    fair = "search results were not measured"
+    if searched:
+        fair = "no length takes more search results than its share beyond noise"
     nightly = run["config"].get("night") is not None and (line := repeated(run))
     return Advice.to_run(
         f"Nothing needs to be done about length: the collapse gap is {estimate(row, 'collapse_gap')}, and {fair}.",

@@ -9,7 +9,7 @@ import polars as pl
 from tempscale_jobs.audit.findings import changed
 from tempscale_jobs.nights.charts import sparkline
 from tempscale_jobs.report.findings import Finding, Findings
-from tempscale_jobs.report.text import count, estimate
+from tempscale_jobs.report.text import count, estimate, number
 
 Row = dict[str, Any]
 TILES = (
@@ -19,24 +19,24 @@ TILES = (
     ("socm_mean", "mean SOCM"),
 )
 _GAP = {
-    "up": "Yes: longer texts lie closer together, by {collapse} in mean cosine.",
-    "down": "No: longer texts lie further apart, by {collapse} in mean cosine.",
-    "noise": "Not by length: long and short texts lie equally close, within the noise.",
-    "unknown": "Not known: too few texts to tell whether longer ones lie closer together.",
+    "up": "Yes: longer texts are closer together, by {collapse} in mean cosine.",
+    "down": "No: longer texts are further apart, by {collapse} in mean cosine.",
+    "noise": "No difference by length beyond noise: long and short texts differ by at most {most} in mean cosine.",
+    "unknown": "Not known: too few texts to tell whether longer ones are closer together.",
     "absent": "Not measured by length: fewer than two length intervals have at least 30 texts.",
 }
 _PREFIX = {
-    "up": " The same texts, cut shorter, lie further apart, by {prefix}: length itself draws them together.",
-    "down": " The same texts, cut shorter, lie closer together, by {prefix}: length itself draws them apart.",
-    "noise": " In the prefix probe length itself makes no difference beyond noise.",
+    "up": " Longer prefixes of the same {texts} are closer together, by {prefix}.",
+    "down": " Longer prefixes of the same {texts} are further apart, by {prefix}.",
+    "noise": " Longer prefixes of the same {texts}: no difference beyond noise.",
 }
 _SAYS = {
     "collapse_gap": {
-        "up": "long texts lie closer together", "down": "long texts lie further apart",
+        "up": "long texts are closer together", "down": "long texts are further apart",
         "noise": "no difference beyond noise",
     },
     "prefix_gap": {
-        "up": "length itself draws them together", "down": "length itself draws them apart",
+        "up": "longer prefixes are closer together", "down": "longer prefixes are further apart",
         "noise": "no difference beyond noise",
     },
 }  # fmt: skip
@@ -46,7 +46,8 @@ def answer(row: Row, found: Findings) -> str:
     """The answer to «do these embeddings collapse?», from the first row of collapse_summary and the findings."""
     gap, prefix = found.at("collapse_gap", row), found.at("prefix_gap", row)
     text = _GAP[gap.state] + _PREFIX.get(prefix.state, "")
-    return text.format(collapse=_size(gap), prefix=_size(prefix)) + _lowered(gap, found)
+    texts, most = count(row["prefix_texts"] or 0, "text"), number(gap.largest)
+    return text.format(collapse=_size(gap), prefix=_size(prefix), texts=texts, most=most) + _lowered(gap, found)
 
 
 def _lowered(gap: Finding, found: Findings) -> str:

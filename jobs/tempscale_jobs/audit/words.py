@@ -146,10 +146,10 @@ def _length(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequenc
     if state == "absent":
         return "Length collapse cannot be measured: fewer than two length intervals have at least 30 texts."
     start = {
-        "up": "Longer texts lie closer together",
-        "down": "Longer texts lie further apart, the opposite of length collapse",
-        "noise": "Longer texts do not collapse measurably: no difference beyond noise",
-        "unknown": "It is not known whether longer texts lie closer together: too few texts to tell",
+        "up": "Longer texts are closer together",
+        "down": "Longer texts are further apart, the opposite of length collapse",
+        "noise": "Longer texts: no difference beyond noise",
+        "unknown": "It is not known whether longer texts are closer together: too few texts to tell",
     }[state]
     cells = of_row(tables["length_collapse"], row).filter(pl.col("interval_a") == pl.col("interval_b"))
     short, long = (cells.row(by_predicate=pl.col("interval_a") == row[f"gap_{end}"], named=True) for end in _ENDS)
@@ -166,46 +166,39 @@ def _gap_names(row: dict[str, Any], edges: Sequence[int]) -> list[str]:
 
 
 def _prefix(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> str:
-    """The effect of length itself, within the range of the probed prefixes."""
+    """How prefixes of the same texts change with their length, within the range of the probe."""
     gap, probed = (found.at(figure, row).state for figure in ("collapse_gap", "prefix_gap"))
     if probed == "absent":
-        question = "whether length itself moves texts"
-        if gap in ("up", "down"):
-            question = "how much of that is due to length itself"
-        return f"It is not known {question}: too few texts are long enough for the prefix probe, or it was left out."
+        return "Prefixes of the same texts were not compared: too few texts are long enough, or the probe was left out."
     start = {
-        "up": "Length itself brings texts closer together within the probed range",
-        "down": "Length itself drives texts apart within the probed range",
-        "noise": "Length itself has no effect beyond noise within the probed range",
-        "unknown": "The effect of length itself is not known, too few texts to tell",
+        "up": "Longer prefixes of the same texts are closer together",
+        "down": "Longer prefixes of the same texts are further apart",
+        "noise": "Longer prefixes of the same texts: no difference beyond noise",
+        "unknown": "Whether longer prefixes of the same texts are closer together is not known: too few texts to tell",
     }[probed]
     rows = of_row(tables["prefix_probe"], row).sort("prefix_tokens").to_dicts()
     first, last = rows[0], rows[-1]
-    limit = f"outside {first['prefix_tokens']} to {last['prefix_tokens']} tokens the probe does not tell length from topic"
     return (
-        f"{start}: the same {count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} cut to "
-        f"{first['prefix_tokens']} tokens and {estimate(last, 'cosine_mean')} cut to {last['prefix_tokens']}, "
-        f"a prefix gap of {estimate(row, 'prefix_gap')}. {_with_collapse_gap(row, gap, probed, edges, limit)}"
+        f"{start}. {count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} when cut to "
+        f"{first['prefix_tokens']} tokens and of {estimate(last, 'cosine_mean')} when cut to {last['prefix_tokens']}: "
+        f"a prefix gap of {estimate(row, 'prefix_gap')}. {_with_collapse_gap(row, gap, probed, edges)} "
+        f"Of texts below {first['prefix_tokens']} or above {last['prefix_tokens']} tokens the probe says nothing."
     )
 
 
-def _with_collapse_gap(row: dict[str, Any], gap: str, probed: str, edges: Sequence[int], limit: str) -> str:
+def _with_collapse_gap(row: dict[str, Any], gap: str, probed: str, edges: Sequence[int]) -> str:
     """Compare the prefix gap with the collapse gap, which spans other lengths and compares different texts."""
     if gap == "absent":
-        return f"There is no collapse gap to compare it with; {limit}."
+        return "There is no collapse gap to compare it with."
     short, long = _gap_names(row, edges)
     named = f"the collapse gap ({estimate(row, 'collapse_gap')}, between different texts of {short} and of {long} tokens)"
     if gap == "unknown":
-        return f"Too few texts to tell how {named} compares; {limit}."
+        return f"Too few texts to tell how {named} compares."
     if gap == "noise":
-        return f"T{named[1:]} is no difference beyond noise; {limit}."
-    if probed == "unknown":
-        return f"So it does not tell how much of {named} is due to length itself."
-    if probed == "noise":
-        return f"So no part of {named} is shown to be due to length itself; {limit}."
-    if probed == gap:
-        return f"It has the same sign as {named}; {limit}."
-    return f"It has the opposite sign to {named}, which length within this range does not explain; {limit}."
+        return f"T{named[1:]} is no difference beyond noise."
+    if probed in ("noise", "unknown"):
+        return f"So the probe does not show {named} for the same texts."
+    return f"It has the {'same sign as' if probed == gap else 'opposite sign to'} {named}."
 
 
 def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> list[str]:
@@ -223,7 +216,8 @@ def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequ
         results = f"the {count(k, 'nearest text')} of {asking}" if k > 1 else f"the nearest text of {asking}"
         if not unfair_rows:
             sentences.append(
-                f"Search results ({results}) at {row['temperature']}: no length interval takes more or less than its share."
+                f"Search results ({results}) at {row['temperature']}: no length takes more or less than its share beyond "
+                "noise."
             )
             continue
         parts = [
@@ -243,13 +237,13 @@ def thresholds(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> str:
     same = [row for row in known if row["interval_a"] is not None and row["interval_a"] == row["interval_b"]]
     all_pairs = known[0]
     most = number(all_pairs["percentiles"]["99"])
-    sentence = f"Of {count(all_pairs['pairs'], 'random pair')} of texts one of a hundred reaches a cosine of {most}"
+    sentence = f"Of {count(all_pairs['pairs'], 'random pair')} of texts one in 100 has a cosine of {most} or more"
     if len(same) > 1:
         low, high = (pick(same, key=lambda row: row["percentiles"]["99"]) for pick in (min, max))
         sentence += (
-            f": between two texts of {interval_name(low['interval_a'], edges)} tokens that is "
-            f"{number(low['percentiles']['99'])}, between two of {interval_name(high['interval_a'], edges)} "
-            f"{number(high['percentiles']['99'])}. A threshold in between means otherwise for one than for the other"
+            f". For two texts of {interval_name(low['interval_a'], edges)} tokens that cosine is "
+            f"{number(low['percentiles']['99'])}, for two of {interval_name(high['interval_a'], edges)} tokens "
+            f"{number(high['percentiles']['99'])}: one threshold treats them differently"
         )
     return f"{sentence}."
 
@@ -269,7 +263,7 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
         f"{interval_name(edge, edges)} tokens"
         for edge in sorted(places)
     ]
-    sentence = f"Taken off the cosine, a line in the logarithm of a text's length would move exposure: {', '.join(moved)}"
+    sentence = f"Correcting the cosine for text length would change exposure: {', '.join(moved)}"
     hubs = before[places[0]]["k_occurrence_skewness"], after[places[0]]["k_occurrence_skewness"]
     if None not in hubs:
         sentence += f"; hubness {number(hubs[0])} becomes {number(hubs[1])}"
@@ -278,12 +272,11 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     ]
     if kept_shares:
         sentence += (
-            f"; texts of {interval_name(kept_shares[0][0], edges)} tokens that search keep {share(kept_shares[0][1])} of "
-            "their nearest"
+            f"; texts of {interval_name(kept_shares[0][0], edges)} tokens keep {share(kept_shares[0][1])} of their nearest"
         )
     worst = places[0]
     fairer = abs(math.log(after[worst]["exposure"] or 1e-9)) < abs(math.log(before[worst]["exposure"] or 1e-9))
-    return f"{sentence}. {'No text is embedded again for it' if fairer else 'So it makes searches no fairer here'}."
+    return f"{sentence}. {'No text has to be embedded again' if fairer else 'Searches become no fairer here'}."
 
 
 def _effect(reference: dict[str, Any], row: dict[str, Any], found: Findings) -> str:

@@ -33,6 +33,11 @@ class Finding(NamedTuple):
     not_shown: str = ""
     command: str = ""
 
+    @property
+    def largest(self) -> float | None:
+        """The largest size that the 95 % interval of a difference from 0 holds."""
+        return None if self.value is None or self.error is None else abs(self.value) + Z_95 * self.error
+
     def __str__(self) -> str:
         """The figure and the half-width of its 95 % interval."""
         return with_error(self.value, self.error)

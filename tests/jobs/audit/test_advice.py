@@ -12,7 +12,7 @@ from tempscale_jobs.audit.again import again
 from tempscale_jobs.urls import masked
 
 SOURCE = "https://user:secret@host/texts.jsonl?token=abc"
-SPLIT, WIN, ITSELF = "Split long texts", "Texts of 0–99 tokens win searches", "Length itself draws texts together"
+SPLIT, WIN, ITSELF = "Split long texts", "Texts of 0–99 tokens win searches", "Longer prefixes of the same texts are closer"
 
 
 def lines(tables=None, model=None, run=None, **figures):
@@ -32,7 +32,7 @@ def test_what_is_wrong_comes_first_and_three_lines_at_most():
     assert "12.5 ± 5.9 %" in found[0].text
     assert "at 256 tokens" in found[0].text
     assert "33.3 % of the corpus and take 50.0 % of all results (exposure 1.500 ± 0.098)" in found[1].text
-    assert f"{ITSELF}, by 0.0200 ± 0.0078" in found[1].text  # One command answers both.
+    assert f"{ITSELF} together, by 0.0200 ± 0.0078" in found[1].text  # One command answers both.
     assert found[1].command.split()[:2] == ["tempscale", "tune"]
     alike = {"cosine_beside": 0.41, "cosine_mean": 0.06, "factor": 2.31, "correlation": 0.3, "alike": True, "whole": True}
     found = lines(exposed=(1.5, 1.0, 0.5), model={"source_order": alike})
@@ -47,7 +47,7 @@ def test_what_is_wrong_comes_first_and_three_lines_at_most():
     [
         ({"exposed": (1.01, 1.0, 0.99)}, [SPLIT, ITSELF]),
         ({"exposed": (0.5, 1.0, 1.5)}, [SPLIT, "Texts of 400+ tokens win searches"]),
-        ({"prefix": 0.001}, [SPLIT, "Long texts lie closer together"]),
+        ({"prefix": 0.001}, [SPLIT, "Long texts are closer together"]),
         ({"prefix": -0.02, "gap": -0.08}, [SPLIT]),
         ({"prefix": None, "gap": 0.001}, [SPLIT]),
     ],

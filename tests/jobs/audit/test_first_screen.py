@@ -22,25 +22,27 @@ def answer(**figures):
 
 
 @pytest.mark.parametrize(
-    ("figures", "begins", "length_itself", "lowered"),
+    ("figures", "begins", "prefixes", "lowered"),
     [
-        ({}, "Yes: longer texts lie closer together, by 0.080 ± 0.020", "by 0.0200 ± 0.0078: length itself draws them",
+        ({}, "Yes: longer texts are closer together, by 0.080 ± 0.020", "31 texts are closer together, by 0.0200 ± 0.0078",
          "τ 0.8 narrows that gap by 0.0170 ± 0.0059"),
-        ({"gap": -0.08}, "No: longer texts lie further apart, by 0.080 ± 0.020", "draws them together", ""),
-        ({"gap": 0.005}, "Not by length", "draws them together", ""),
-        ({"gap": None}, "Not measured by length", "draws them together", ""),
-        ({"prefix": -0.02}, "Yes", "draws them apart", "narrows that gap by 0.0170 ± 0.0059"),
-        ({"prefix": 0.001}, "Yes", "no difference beyond noise", "narrows that gap by 0.0170 ± 0.0059"),
+        ({"gap": -0.08}, "No: longer texts are further apart, by 0.080 ± 0.020", "31 texts are closer together", ""),
+        ({"gap": 0.005}, "No difference by length beyond noise: long and short texts differ by at most 0.0246",
+         "31 texts are closer together", ""),
+        ({"gap": None}, "Not measured by length", "31 texts are closer together", ""),
+        ({"prefix": -0.02}, "Yes", "31 texts are further apart, by 0.0200 ± 0.0078", "narrows that gap by 0.0170 ± 0.0059"),
+        ({"prefix": 0.001}, "Yes", "31 texts: no difference beyond noise", "narrows that gap by 0.0170 ± 0.0059"),
         ({"prefix": None}, "Yes", "", "narrows that gap by 0.0170 ± 0.0059"),
-        ({"change": 0.017}, "Yes", "draws them together", "No temperature tried"),
-        ({"change": -0.001}, "Yes", "draws them together", "No temperature tried"),
+        ({"change": 0.017}, "Yes", "31 texts are closer together", "No temperature tried"),
+        ({"change": -0.001}, "Yes", "31 texts are closer together", "No temperature tried"),
     ],
 )  # fmt: skip
-def test_the_answer_claims_what_is_beyond_noise_and_no_more(figures, begins, length_itself, lowered):
+def test_the_answer_claims_what_is_beyond_noise_and_no_more(figures, begins, prefixes, lowered):
     found = answer(**figures)
     assert found.startswith(begins)
-    assert length_itself in found
-    assert ("length itself" in found) == bool(length_itself)
+    assert prefixes in found
+    assert ("Longer prefixes of the same" in found) == bool(prefixes)
+    assert "length itself" not in found, "the probe does not show a cause"
     assert lowered in found
     assert ("narrows that gap" in found) == bool(lowered)
 

@@ -42,7 +42,7 @@ def test_each_sentence_has_its_figures_and_their_errors():
     length, prefix, effect, second, assumptions = words()
     for figure in ("0.1300 ± 0.0078", "0.0500 ± 0.0078", "0.080 ± 0.020", "400+", "0–99"):
         assert figure in length
-    for figure in ("31 texts", "0.1000 ± 0.0078 cut to 32", "0.1200 ± 0.0078 cut to 256", "0.0200 ± 0.0078"):
+    for figure in ("31 texts", "0.1000 ± 0.0078 when cut to 32", "0.1200 ± 0.0078 when cut to 256", "0.0200 ± 0.0078"):
         assert figure in prefix
     assert "the collapse gap by −0.0170 ± 0.0059; no difference beyond noise in mean cosine" in effect
     assert "0.660 ± 0.020 over the 780 pairs of 40 texts" in second
@@ -53,12 +53,12 @@ def test_each_sentence_has_its_figures_and_their_errors():
 
 
 LENGTH = {
-    0.08: "Longer texts lie closer", 0.01: "Longer texts do not collapse", -0.08: "Longer texts lie further apart",
+    0.08: "Longer texts are closer", 0.01: "Longer texts: no difference", -0.08: "Longer texts are further apart",
     None: "Length collapse cannot be measured",
 }  # fmt: skip
 PREFIX = {
-    0.02: "Length itself brings", 0.001: "Length itself has no effect", -0.02: "Length itself drives",
-    None: "It is not known",
+    0.02: "Longer prefixes of the same texts are closer", 0.001: "Longer prefixes of the same texts: no difference",
+    -0.02: "Longer prefixes of the same texts are further", None: "Prefixes of the same texts were not compared",
 }  # fmt: skip
 
 
@@ -66,13 +66,13 @@ PREFIX = {
 @pytest.mark.parametrize(
     ("gap", "prefix", "beside"),
     [
-        (0.08, 0.02, "the same sign as the collapse gap (0.080"), (0.08, 0.001, "no part of the collapse gap (0.080"),
-        (0.08, -0.02, "does not explain"), (0.01, 0.02, "no difference beyond noise"),
+        (0.08, 0.02, "the same sign as the collapse gap (0.080"), (0.08, 0.001, "does not show the collapse gap (0.080"),
+        (0.08, -0.02, "the opposite sign to the collapse gap (0.080"), (0.01, 0.02, "no difference beyond noise"),
         (0.01, 0.001, "400+ tokens) is no difference beyond noise"), (0.01, -0.02, "no difference beyond noise"),
-        (-0.08, 0.02, "the opposite sign to the collapse gap (−0.080"), (-0.08, 0.001, "no part of the collapse gap (−0.08"),
+        (-0.08, 0.02, "the opposite sign to the collapse gap (−0.080"),
+        (-0.08, 0.001, "does not show the collapse gap (−0.08"),
         (-0.08, -0.02, "the same sign as the collapse gap (−0.080"), (None, 0.02, "no collapse gap to compare"),
-        (None, 0.001, "no collapse gap to compare"), (0.08, None, "how much of that"), (0.01, None, "whether length itself"),
-        (-0.08, None, "how much of that"), (None, None, "whether length itself"),
+        (None, 0.001, "no collapse gap to compare"), *((gap, None, "was left out") for gap in (0.08, 0.01, -0.08, None)),
     ],
 )  # fmt: skip
 def test_no_sentence_claims_more_than_is_beyond_noise_and_inside_what_was_probed(gap, prefix, beside):
@@ -82,7 +82,8 @@ def test_no_sentence_claims_more_than_is_beyond_noise_and_inside_what_was_probed
     assert beside in probed
     assert "it moves" not in effect
     if prefix is not None:
-        assert probed.endswith("outside 32 to 256 tokens the probe does not tell length from topic.")
+        assert probed.endswith("Of texts below 32 or above 256 tokens the probe says nothing.")
+        assert "length itself" not in probed
     if None not in (gap, prefix):
         assert "between different texts of 0–99 and of 400+ tokens)" in probed
 
@@ -123,7 +124,7 @@ def test_unknown_errors_are_told_as_unknown_and_not_as_no_difference():
     assert not any(ends_drawn(specs[name]) for name in BANDED)
     assert all(ends_drawn(known[name]) for name in BANDED)
     beside_a_known_gap = told(changed(prefix_gap_se_superpopulation=pl.lit(None, pl.Float64)))[1]
-    assert "does not tell how much of the collapse gap (0.080 ± 0.020" in beside_a_known_gap
+    assert "does not show the collapse gap (0.080 ± 0.020" in beside_a_known_gap
 
 
 @pytest.mark.words
@@ -149,7 +150,7 @@ def test_whose_texts_fill_the_results_is_said_with_its_error():
         assert figure in found
     # The last is 2.2 errors from 1: beyond noise for one interval, not for the largest of three.
     for fair in ((0.95, 1.0, 1.05), (0.89, 1.0, 1.11)):
-        assert "no length interval takes more" in words(exposed=fair)[2]
+        assert "no length takes more or less than its share beyond noise" in words(exposed=fair)[2]
     own, asked = words(exposed=(1.0, 1.0, 1.5), asked_by=("corpus", "queries"), queries=1409)[2:4]
     assert "of each text)" in own
     assert "of 1,409 queries) at τ 1.0: texts of 400+ tokens" in asked
