@@ -23,6 +23,10 @@ ENDS = {
     "prefix_gap": ("prefix_shortest", "prefix_longest"),
 }  # fmt: skip
 """The columns with the lengths between which a figure is taken: figures with other ends are not compared."""
+_ENDS_IN_WORDS = {
+    "gap_shortest": "shortest texts have {} tokens or more", "gap_longest": "longest texts have {} tokens or more",
+    "prefix_shortest": "shortest prefixes have {} tokens", "prefix_longest": "longest prefixes have {} tokens",
+}  # fmt: skip
 FIRST_NIGHT = "first night of this series: nothing to compare with yet"
 _FAILED = ("failed", "not measured")
 
@@ -141,8 +145,8 @@ def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
         return _Check("drift", figure, key, None, f"{size:g}", None, None, 0, size, baseline.label, before)
     ends = [(name, other[name], row[name]) for name in ENDS.get(figure, ()) if other[name] != row[name]]
     if ends:
-        changed = ", ".join(f"{name.replace('_', ' ')} was {then} tokens and is {now}" for name, then, now in ends)
-        return refused(f"it is between other lengths than of {baseline.label}: {changed}")
+        changed = ", ".join(f"its {_ENDS_IN_WORDS[name].format(now)}, not {then}" for name, then, now in ends)
+        return refused(f"{changed} as in {baseline.label}")
     errors = (standard_error(other, figure), standard_error(row, figure))
     if figure in SHARES and None not in errors:
         errors = _pooled(other, row, figure)
