@@ -44,13 +44,45 @@ PLAN = _parameter(
 )  # fmt: skip
 
 
+def _print_all(context: typer.Context, is_asked: bool) -> None:
+    """Print the help with all options, and end."""
+    if is_asked:
+        for parameter in context.command.params:
+            parameter.hidden = False  # type: ignore[attr-defined]
+        context.command.format_help(context, context.make_formatter())
+        raise typer.Exit
+
+
+HELP_ALL = _parameter(
+    "help_all", bool,
+    typer.Option("--help-all", help="Show all options, and exit.", is_eager=True, callback=_print_all), False,
+)  # fmt: skip
+_COMMON = {
+    "corpus", "text_column", "document_column", "sample", "queries", "embedding_column", "model", "tau", "out", "workers",
+    "address", "resume", "plan",
+}  # fmt: skip
+"""The options that --help shows of a command with many; --help-all shows the others too."""
+_MANY = 30
+
+
+def _shortened(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
+    """The parameters of a command; where there are many, --help hides those that few need and --help-all shows them."""
+    if len(parameters) < _MANY:
+        return parameters
+    for parameter in parameters:
+        information = get_args(parameter.annotation)[1]
+        information.hidden = parameter.name not in _COMMON and parameter is not CONFIG
+    return [*parameters, HELP_ALL]
+
+
 def configured(kind: type[Config], *more: inspect.Parameter) -> Callable[[Callable[..., int]], Callable[..., None]]:
     """Make a command of a function that takes a configuration, a console, and of `more` the options that are no settings."""
-    parameters = sorted([*_options(kind), *more], key=_place)
+    parameters = _shortened(sorted([*_options(kind), *more], key=_place))
 
     def decorate(function: Callable[..., int]) -> Callable[..., None]:
         @functools.wraps(function)
         def command(**arguments: Any) -> None:
+            arguments.pop(HELP_ALL.name, None)
             remember(arguments)
             extra_arguments = {parameter.name: arguments[parameter.name] for parameter in more if parameter is not CONFIG}
             answer(lambda console: function(kind.read(arguments), console, **extra_arguments))

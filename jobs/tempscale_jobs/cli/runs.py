@@ -25,10 +25,10 @@ app = typer.Typer()
     rich_help_panel="Measure",
     epilog=EXIT_CODES
     + "\n\nExamples:\n\n"
-    + "  tempscale audit                                   the quick start: 300 docstrings of scipy\n\n"
+    + "  tempscale audit                             the quick start\n\n"
     + "  tempscale audit --corpus texts.parquet --sample 20000 --out runs/mine\n\n"
-    + "  tempscale audit --corpus 'logs/*.jsonl.gz' --text-column body --tau 1.0 --tau 0.9 --tau 0.8\n\n"
-    + "  tempscale audit nightly.toml --out 'nights/{night}' --baseline latest     a night, compared with the last good one",
+    + "  tempscale audit --corpus 'logs/*.jsonl.gz' --text-column body\n\n"
+    + "  tempscale audit nightly.toml --baseline latest        a night",
 )
 @configured(AuditConfig, CONFIG, RESUME, PLAN)
 def audit(config: AuditConfig, console: Console, resume: bool, plan: bool) -> int:

@@ -11,6 +11,8 @@ import pytest
 from command_line import in_process, tempscale
 
 import tempscale as tempscale_package
+from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.option import settings
 
 PANELS = {
     "Measure": ["audit", "pairs", "diagnose", "evaluate"], "Temperature": ["tune", "export"], "Correction": ["correct"],
@@ -26,6 +28,19 @@ def test_each_help_fits_the_terminal(command, monkeypatch):
     assert code == 0
     assert f"Usage: tempscale {command}" in out
     assert max(map(len, out.splitlines())) <= 100
+
+
+def test_the_help_of_an_audit_is_a_dozen_options_and_help_all_has_every_one(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    (code, short, _), (code_of_all, whole, _) = (in_process("audit", word) for word in ("--help", "--help-all"))
+    assert code == code_of_all == 0
+    options, every = (re.findall(r"^│ (--[\w-]+)", page, re.M) for page in (short, whole))
+    assert len(options) <= 15
+    assert {"--corpus", "--sample", "--model", "--tau", "--out", "--plan", "--help-all"} <= set(options) < set(every)
+    declared = {option.typed for setting in settings(AuditConfig) for option, _ in setting.options}
+    assert declared <= set(every)
+    assert max(map(len, whole.splitlines())) <= 100
+    assert in_process("audit", "--help")[1] == short, "the help with all options changes no later one"
 
 
 def test_the_commands_stand_in_panels():
