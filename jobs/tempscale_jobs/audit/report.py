@@ -13,6 +13,7 @@ from tempscale_jobs.audit import charts as figures
 from tempscale_jobs.audit import verdict
 from tempscale_jobs.audit.advice import Advice, advice
 from tempscale_jobs.audit.again import again
+from tempscale_jobs.audit.findings import decide
 from tempscale_jobs.audit.words import NOTE, closing_figures, corrected, headline, labelled, left_out, protocol, thresholds
 from tempscale_jobs.config.audit import QUICK_START, Analysis
 from tempscale_jobs.config.sections import QUICK_START_CORPUS
@@ -229,6 +230,21 @@ def _whole(record: dict[str, Any]) -> str | None:
         if command
         else None
     )
+
+
+def as_data(run: Run) -> dict[str, Any]:
+    """The answer for each model, the gate's verdict and the findings, for other programs."""
+    record, tables = run.storage.read_json(DONE), load_tables(run.storage)
+    edges, judged = record["config"]["analysis"]["intervals"], record["gate"]
+    named, found = labelled(tables, edges), decide(tables, edges)
+    first, named_findings = named["collapse_summary"].unique("model", keep="first", maintain_order=True), named["findings"]
+    answers = {row["model"]: verdict.answer(row, Findings.read(named_findings)) for row in first.to_dicts()}
+    return {
+        "run": masked(run.storage.root),
+        "answers": answers,
+        "gate": {"verdict": judged["verdict"], "failed": judged["failed"], "notes": notes(judged)},
+        "findings": found.as_data(),
+    }
 
 
 def close(run: Run) -> None:

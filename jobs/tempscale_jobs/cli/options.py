@@ -44,6 +44,12 @@ PLAN = _parameter(
 )  # fmt: skip
 
 
+JSON = _parameter(
+    "as_json", bool, option("The run", "Print the verdict and the findings as JSON instead of tables.", "--json"), False
+)
+"""For continuous integration and orchestrators."""
+
+
 def _print_all(context: typer.Context, is_asked: bool) -> None:
     """Print the help with all options, and end."""
     if is_asked:
@@ -59,7 +65,7 @@ HELP_ALL = _parameter(
 )  # fmt: skip
 _COMMON = {
     "corpus", "text_column", "document_column", "sample", "queries", "embedding_column", "model", "tau", "out", "workers",
-    "address", "resume", "plan",
+    "address", "resume", "plan", "as_json",
 }  # fmt: skip
 """The options that --help shows of a command with many; --help-all shows the others too."""
 _MANY = 30

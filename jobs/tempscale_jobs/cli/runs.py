@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tempscale_jobs.cli.options import CONFIG, PLAN, RESUME, configured
+from tempscale_jobs.cli.options import CONFIG, JSON, PLAN, RESUME, configured
 from tempscale_jobs.cli.start import EXIT_CODES, NO_GATE, addresses, begun
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.correct import CorrectConfig
@@ -30,8 +30,8 @@ app = typer.Typer()
     + "  tempscale audit --corpus 'logs/*.jsonl.gz' --text-column body\n\n"
     + "  tempscale audit nightly.toml --baseline latest        a night",
 )
-@configured(AuditConfig, CONFIG, RESUME, PLAN)
-def audit(config: AuditConfig, console: Console, resume: bool, plan: bool) -> int:
+@configured(AuditConfig, CONFIG, RESUME, PLAN, JSON)
+def audit(config: AuditConfig, console: Console, resume: bool, plan: bool, as_json: bool) -> int:
     """Measure length collapse and second-order collapse of a corpus, under each temperature.
 
     Without arguments: a seeded 300 of scipy's docstrings, τ 1.0 and 0.8, in about a minute.
@@ -58,7 +58,14 @@ def audit(config: AuditConfig, console: Console, resume: bool, plan: bool) -> in
             raise
         judged = run.storage.read_json(DONE)["gate"]
         journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"], *notes(judged)])
-    if config.execution.log_format == "text":
+    if as_json:
+        import json
+
+        from tempscale_jobs.audit.report import as_data
+        from tempscale_jobs.runs.sealed import shown
+
+        print(shown(json.dumps(as_data(run), ensure_ascii=False, indent=2)))
+    elif config.execution.log_format == "text":
         from tempscale_jobs.audit.report import close
 
         close(run)

@@ -147,6 +147,7 @@ def begun(config: Command, source: str, console: Console) -> Iterator[Journal]:
     from rich.markup import escape
 
     from tempscale_jobs.errors import RunError, Unexpected
+    from tempscale_jobs.report.screen import Screen
     from tempscale_jobs.runs.journal import Journal
     from tempscale_jobs.runs.observing import JsonLines, Observer, RayMetrics, StatusFile
     from tempscale_jobs.urls import addresses_in, masked, reason
@@ -158,6 +159,8 @@ def begun(config: Command, source: str, console: Console) -> Iterator[Journal]:
         console.quiet = True
         observers.append(JsonLines())
         observers[-1].say("command", f"tempscale {config.command} {title}")
+    if config.execution.quiet:  # Errors are printed on the other console.
+        console = Screen(stderr=True, quiet=True)
     console.print(f"[bold]tempscale {config.command}[/] {escape(title)}", highlight=False, soft_wrap=True)
     with closing(Journal(console, observers)) as journal:
         try:

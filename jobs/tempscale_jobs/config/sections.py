@@ -267,6 +267,9 @@ class Execution(Strict):
     log_format: Annotated[Literal["text", "json"], Option("--log-format", "The run")] = Field(
         "text", description="text: lines for people. json: one JSON object a line, each with the run's id."
     )
+    quiet: Annotated[bool, Option("--quiet", "The run")] = Field(
+        False, description="Print no progress: errors and, at the end, what was found."
+    )
     shuffle_seed: int | None = Field(
         None, description="Submit work in a seeded random order, to prove that order changes nothing."
     )

@@ -1,8 +1,12 @@
 """What an audit found, as values: the state of each figure from its error, what it rests on, and the table of it."""
 
+import json
+
 import polars as pl
 import pytest
+from command_line import in_process
 from pages import EDGES, tables_of, without_errors
+from whole_run import read_tables
 
 from tempscale_jobs.audit.findings import changed, decide, exposed
 from tempscale_jobs.report.findings import Finding, Findings, state
@@ -102,3 +106,22 @@ def test_findings_as_data_hold_no_empty_entries():
     ]
     commanded = Findings([finding]).with_commands({finding: "tempscale audit"})
     assert commanded.rows[0].command == "tempscale audit"
+
+
+def test_a_finished_audit_gives_its_verdict_and_findings_as_json(small_audit, ray_session):
+    asked = ["audit", str(small_audit / "audit.toml"), "--workers", "1", "--out", str(small_audit / "run")]
+    code, out, err = in_process(*asked, "--json", "--quiet")
+    assert code == 0, err
+    assert err.strip() == ""
+    data = json.loads(out)
+    assert data["gate"]["verdict"] == "none"
+    tables = read_tables(small_audit / "run")
+    (model,) = data["answers"]
+    told = {(row["figure"], row["temperature"]): row for row in data["findings"]}
+    for row in tables["collapse_summary"].to_dicts():
+        for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean"):
+            finding = told[figure, row["temperature"]]
+            assert finding["value"] == row[figure]
+            assert finding["model"] == model == row["model"]
+    effect = tables["temperature_effect"].filter(figure="collapse_gap").to_dicts()[0]
+    assert told[changed("collapse_gap"), effect["temperature"]]["value"] == effect["change"]
