@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 from rich.markup import escape
+from typer.core import TyperCommand
+from typing_extensions import override
 
 from tempscale_jobs.cli.start import answer, remember
 from tempscale_jobs.config.command import Command
@@ -50,47 +52,50 @@ JSON = _parameter(
 """For continuous integration and orchestrators."""
 
 
+_COMMON = {
+    "corpus", "text_column", "document_column", "sample", "queries", "embedding_column", "model", "tau", "out", "workers",
+    "address", "resume", "plan", "as_json", "help_all", "help", "config",
+}  # fmt: skip
+"""The options that --help shows of a command with many; --help-all shows the others too."""
+
+
+class ManyOptions(TyperCommand):
+    """A command whose --help shows the options that most need. A shell completes all of them."""
+
+    @override
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        rare: list[Any] = [parameter for parameter in self.params if parameter.name not in _COMMON]
+        for parameter in rare:
+            parameter.hidden = True
+        super().format_help(ctx, formatter)
+        for parameter in rare:
+            parameter.hidden = False
+
+
 def _print_all(context: typer.Context, is_asked: bool) -> None:
     """Print the help with all options, and end."""
     if is_asked:
-        for parameter in context.command.params:
-            parameter.hidden = False  # type: ignore[attr-defined]
-        context.command.format_help(context, context.make_formatter())
+        TyperCommand.format_help(context.command, context, context.make_formatter())  # type: ignore[arg-type]
         raise typer.Exit
 
 
 HELP_ALL = _parameter(
     "help_all", bool,
-    typer.Option("--help-all", help="Show all options, and exit.", is_eager=True, callback=_print_all), False,
+    option("The run", "Show all options, and exit.", "--help-all", is_eager=True, callback=_print_all), False,
 )  # fmt: skip
-_COMMON = {
-    "corpus", "text_column", "document_column", "sample", "queries", "embedding_column", "model", "tau", "out", "workers",
-    "address", "resume", "plan", "as_json",
-}  # fmt: skip
-"""The options that --help shows of a command with many; --help-all shows the others too."""
-_MANY = 30
-
-
-def _shortened(parameters: list[inspect.Parameter]) -> list[inspect.Parameter]:
-    """The parameters of a command; where there are many, --help hides those that few need and --help-all shows them."""
-    if len(parameters) < _MANY:
-        return parameters
-    for parameter in parameters:
-        information = get_args(parameter.annotation)[1]
-        information.hidden = parameter.name not in _COMMON and parameter is not CONFIG
-    return [*parameters, HELP_ALL]
 
 
 def configured(kind: type[Config], *more: inspect.Parameter) -> Callable[[Callable[..., int]], Callable[..., None]]:
     """Make a command of a function that takes a configuration, a console, and of `more` the options that are no settings."""
-    parameters = _shortened(sorted([*_options(kind), *more], key=_place))
+    parameters = sorted([*_options(kind), *more], key=_place)
 
     def decorate(function: Callable[..., int]) -> Callable[..., None]:
         @functools.wraps(function)
         def command(**arguments: Any) -> None:
-            arguments.pop(HELP_ALL.name, None)
             remember(arguments)
-            extra_arguments = {parameter.name: arguments[parameter.name] for parameter in more if parameter is not CONFIG}
+            extra_arguments = {
+                parameter.name: arguments[parameter.name] for parameter in more if parameter not in (CONFIG, HELP_ALL)
+            }
             answer(lambda console: function(kind.read(arguments), console, **extra_arguments))
 
         described: Any = command

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from tempscale_jobs.cli.options import CONFIG, JSON, PLAN, RESUME, configured
+from tempscale_jobs.cli.options import CONFIG, HELP_ALL, JSON, PLAN, RESUME, ManyOptions, configured
 from tempscale_jobs.cli.start import EXIT_CODES, NO_GATE, addresses, begun
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.correct import CorrectConfig
@@ -22,6 +22,7 @@ app = typer.Typer()
 
 
 @app.command(
+    cls=ManyOptions,
     rich_help_panel="Measure",
     epilog=EXIT_CODES
     + "\n\nExamples:\n\n"
@@ -30,8 +31,8 @@ app = typer.Typer()
     + "  tempscale audit --corpus 'logs/*.jsonl.gz' --text-column body\n\n"
     + "  tempscale audit nightly.toml --baseline latest        a night",
 )
-@configured(AuditConfig, CONFIG, RESUME, PLAN, JSON)
-def audit(config: AuditConfig, console: Console, resume: bool, plan: bool, as_json: bool) -> int:
+@configured(AuditConfig, CONFIG, RESUME, PLAN, JSON, HELP_ALL)
+def audit(config: AuditConfig, console: Console, resume: bool, plan: bool, as_json: bool = False) -> int:
     """Measure length collapse and second-order collapse of a corpus, under each temperature.
 
     Without arguments: a seeded 300 of scipy's docstrings, τ 1.0 and 0.8, in about a minute.
