@@ -30,6 +30,7 @@
       facts               what run.json says of it
       plan                --plan: what a run costs
       verdict             the first screen: the answer and four figures
+      terminal            what the terminal says of a finished run, and --json
       findings            the state of each figure, decided once
       advice              what follows, with a command
       again               the command that goes on from a finished run

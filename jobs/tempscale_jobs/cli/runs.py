@@ -62,12 +62,12 @@ def audit(config: AuditConfig, console: Console, resume: bool, plan: bool, as_js
     if as_json:
         import json
 
-        from tempscale_jobs.audit.report import as_data
+        from tempscale_jobs.audit.terminal import as_data
         from tempscale_jobs.runs.sealed import shown
 
         print(shown(json.dumps(as_data(run), ensure_ascii=False, indent=2)))
     elif config.execution.log_format == "text":
-        from tempscale_jobs.audit.report import close
+        from tempscale_jobs.audit.terminal import close
 
         close(run)
     return 1 if judged["verdict"] == "failed" else 0

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from pages import EDGES, HOSTILE, RUN, SCHEDULES, Page, rendered, specs_of, tables_of, without_errors
 
-from tempscale_jobs.audit import report
+from tempscale_jobs.audit import terminal
 from tempscale_jobs.audit.words import headline, labelled, protocol
 from tempscale_jobs.report.text import beyond_noise, interval_name, labels, number, share, with_error
 from tempscale_jobs.runs.storage import Storage
@@ -288,7 +288,7 @@ def test_the_last_words_on_the_screen_are_plain_text(tmp_path, capsys):
     tables = tables_of(model="[/b]model[red]", taus=SCHEDULES)
     storage.write_table("tables/collapse_summary.parquet", tables["collapse_summary"].to_arrow())
     storage.write_json("run.json", RUN | {"gate": {"verdict": "none"}})
-    report.close(SimpleNamespace(storage=storage))
+    terminal.close(SimpleNamespace(storage=storage))
     out = capsys.readouterr().out
     assert "a[/b]/report.html" in out
     assert "[/b]model[red]" in out
