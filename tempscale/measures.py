@@ -1,7 +1,4 @@
-"""What `ts.socm`, `ts.pairwise_socm` and `ts.sigma_a` are: measures of texts, or of token embeddings as tensors or arrays.
-
-The functions of second_order/ and layers/ that compute them take tensors alone.
-"""
+"""`ts.socm`, `ts.pairwise_socm` and `ts.sigma_a`: measures of texts, or of token embeddings as tensors or arrays."""
 
 from __future__ import annotations
 
@@ -46,9 +43,9 @@ def socm(
         ts.socm(X1, X2)                             # token embeddings (tokens, d); differentiable
 
     Args:
-        first, second: texts, or token embeddings as tensors or numpy arrays; float16 and bfloat16 are computed in float32,
-            and of two precisions the wider one is taken.
-        encoder: what embeds texts, under its own temperature; `Encoder.load()` by default, loaded once.
+        first, second: texts, or token embeddings as tensors or numpy arrays. Two tensors are computed in the wider of their
+            precisions, at least float32.
+        encoder: the encoder of texts, under its own temperature; by default `Encoder.load()`, loaded once.
         alpha, beta: exponents of eq. 30; 1 and 1 give SOCM itself.
 
     Returns:
@@ -85,7 +82,7 @@ def pairwise_socm(
     Args:
         texts: texts, or the token embeddings (tokens_i, d) of each as tensors or numpy arrays. With float32 the error is at
             most 1e-5, usually 1e-6.
-        encoder: what embeds texts, under its own temperature; `Encoder.load()` by default, loaded once.
+        encoder: the encoder of texts, under its own temperature; by default `Encoder.load()`, loaded once.
         regularization: 0 is exact. 1e-9 adds the regularization of the published code, see `cross_nuclear_norms`.
         alpha, beta: exponents of eq. 30.
 
@@ -110,7 +107,7 @@ def sigma_a(encoder: Encoder, text: str, *, role: str | None = None) -> Float[Te
 
         σ_a = ‖(I − (1/n)11ᵀ)A‖₂
 
-    Lower is a stronger low-pass filter: less of what distinguishes the tokens passes.
+    A lower σ_a is a stronger low-pass filter: it removes more of the differences between the tokens.
 
     Args:
         encoder: any `Encoder`; its prompt is put before the text.

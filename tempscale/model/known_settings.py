@@ -1,8 +1,8 @@
 """Every setting of a model's files that can change a vector: obeyed, refused by name, or harmless.
 
-The keys are those that sentence-transformers 5 and 6 read, and those of transformers that the two libraries treat in
-different ways. A key that is not here is refused: what it changes is unknown. `docs/vectors.md` shows the list, and a test
-compares it with the installed sentence-transformers.
+The keys are those that sentence-transformers 5 and 6 read, and those that transformers treats in another way than they do. A
+key that is not listed is refused, because its effect is unknown. `docs/vectors.md` shows the list, and a test compares it
+with the installed sentence-transformers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Setting:
     treatment: Treatment
     """Obeyed as sentence-transformers does; refused where it is set; or harmless, because it changes no vector."""
     reason: str = ""
-    """What it does, after «which»; for a refusal also what to do."""
+    """Its effect, as a clause after «which»; for a refusal also what to do."""
     only: tuple[Any, ...] = ()
-    """The values that are obeyed, where others are refused."""
+    """The only values that are obeyed; () for all."""
     families: frozenset[str] = frozenset()
-    """The families that read it; all unless it names some."""
+    """The families that read it; empty for all."""
 
 
 def _obeyed(reason: str = "", *only: Any) -> Setting:
@@ -201,7 +201,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         ),
     },
 }  # fmt: skip
-"""Keys by the file, or the part of a file, that they are in; those of a stage's config.json by the class of the stage."""
+"""Keys by their file or part of a file; those of a stage's config.json by the class of the stage."""
 
 STAGES: dict[str, Setting] = {
     "Transformer": _obeyed("is the transformer; the first stage"),
@@ -271,7 +271,7 @@ UNDECLARED = _words(
     use_return_dict vocab_file vocab_list xla_device
     """
 )
-"""Keys of config.json that no class declares, and that change no vector: of training, of writing texts, of pipelines."""
+"""Keys of config.json that no class declares and that change no vector: for training, generation and pipelines."""
 
 READ_ALL_THE_SAME = _words(
     """
@@ -286,24 +286,18 @@ READ_ALL_THE_SAME = _words(
 _OF_TRAINING_ALONE = ("dropout", "loss", "initializer")
 """Parts of the names of further such keys."""
 _WIDTHS = ("embedding_size", "emb_size")
-"""Keys that say nothing new where they are equal to hidden_size."""
+"""Keys that have no effect where they are equal to hidden_size."""
 
 
 def is_known(key: str, raw: Mapping[str, Any]) -> bool:
-    """Whether a key of config.json that no class declares is known: obeyed all the same, or without an effect."""
+    """Whether a key of config.json that no class declares is known: obeyed nevertheless, or without an effect."""
     listed = key in SETTINGS[CONFIG] or key in UNDECLARED or key in READ_ALL_THE_SAME
     same_width = key in _WIDTHS and raw[key] == raw.get("hidden_size")
     return listed or same_width or any(part in key for part in _OF_TRAINING_ALONE)
 
 
 def check(group: str, table: object, place: Path | str) -> None:
-    """Raise for the first key of a table that is unknown, refused, or has a value that is refused.
-
-    Args:
-        group: the key of `SETTINGS`.
-        table: what the file has.
-        place: the file, for the message.
-    """
+    """Raise for the first key of a table that `SETTINGS[group]` lacks or refuses, or whose value it refuses."""
     if not isinstance(table, Mapping):
         raise ModelError(f"{place} is not a table of settings but {_short(table)}; save the model again")
     for key, value in table.items():
@@ -322,7 +316,7 @@ def unknown(key: str, value: object, place: Path | str) -> ModelError:
 
 
 def refuse(setting: Setting, key: str, value: object, place: Path | str) -> None:
-    """Raise if a setting has a value that is refused; what is empty is not set."""
+    """Raise if a setting has a refused value; an empty value means that it is not set."""
     empty = value is None or value is False or (isinstance(value, (str, list, dict)) and not value)
     if setting.treatment == "refused" and not empty:
         raise ModelError(f"{place} has {key} = {_short(value)}, which {setting.reason}")

@@ -1,4 +1,4 @@
-"""Second-order collapse of mean pooling: how much two texts differ in what their means do not contain.
+"""Second-order collapse of mean pooling: the difference of two texts that their means do not show.
 
 S2 (arXiv 2604.27398). The token embeddings of each text are divided by ‖μ‖ (eq. 8). Then
 

@@ -1,8 +1,8 @@
 """Attach a temperature to a model at run time, and detach it again.
 
-S1 (arXiv 2410.24200) eq. 6: A = softmax(QKᵀ / (τ√d)). The query of each layer is divided by τ after its last operation that
-is not linear, and so is the additive position bias of T5 and MPNet; the attention kernel stays the same. `families` lists
-the place in each architecture, `verify` proves the result, and `fold` makes the same change once, in the weights.
+S1 (arXiv 2410.24200) eq. 6: A = softmax(QKᵀ / (τ√d)). The query of each layer is divided by τ after its last non-linear
+operation, and so is the additive position bias of T5 and MPNet; the attention kernel stays the same. `families` lists the
+place in each architecture, `verify` proves the result, and `fold` makes the same change in the weights.
 """
 
 from __future__ import annotations
@@ -113,19 +113,7 @@ def attached(model: Any) -> Temperature | None:
 
 
 def hold(model: Any, temperature: Temperature) -> None:
-    """Attach a temperature whose τ is held in tensors, or put another τ into those that are there.
-
-    Code that torch.compile has compiled then serves the next τ: it is a new number in the same place. τ = 1 is held too, and
-    divides by 1. Only another kind (one τ a layer, one a head, τ by length) is attached anew, and compiled anew.
-
-    Args:
-        model: a transformers model, or an Encoder around one.
-        temperature: no schedule by role.
-
-    Raises:
-        TemperatureError: it depends on the role, or has another number of layers or heads than the model.
-        UnsupportedArchitecture: the model's family is not supported, or has layers that share weights.
-    """
+    """Attach a temperature whose τ are tensors, or change them: compiled code then serves every τ of one kind, also 1."""
     base, layers = base_model(model), places(model)
     temperature.check(len(layers), layers[0].heads)
     if temperature.roles:
@@ -182,9 +170,7 @@ def attachment(base: nn.Module) -> Attachment | None:
 
 
 class Attachment:
-    """The temperature on one model and the hooks that apply it; it is pickled with the model, for process pools. `enabled`
-    is False while `verify` looks at the model without the temperature.
-    """
+    """The temperature on one model and the hooks that apply it; it is pickled with the model, for process pools."""
 
     def __init__(
         self, temperature: Temperature, model: Any, base: nn.Module, found: list[Places], held: bool = False
@@ -193,6 +179,7 @@ class Attachment:
         self._held: list[Tensor] = []
         """τ of each layer, of all heads or of each, where compiled code reads it: see `hold`."""
         self.enabled = True
+        """False while `verify` runs the model without the temperature."""
         self.role: str | None = None
         self._task: str | None = None
         self._texts: Tensor | None = None
@@ -222,7 +209,7 @@ class Attachment:
             self._hook(unique[key], numbers, architecture)
 
     def put(self, temperature: Temperature) -> bool:
-        """Put another τ into the tensors that hold this one; False where it is of another kind."""
+        """Write another τ into the tensors; False where the temperature is of another kind."""
         if temperature == self.temperature:
             return True
         if not self._held or temperature.by_text or temperature.roles:
@@ -267,7 +254,7 @@ class Attachment:
         self._task = kwargs.get("task")
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before the first layer: select the schedule for the role, and the τ of each text."""
+        """Before the first layer: select the schedule of the role, and the τ of each text."""
         if self._held:
             return
         self._calls = {}

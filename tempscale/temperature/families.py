@@ -157,7 +157,7 @@ _NEEDED = {
     "gemma2": "it caps its attention logits, so that dividing the query is not dividing the logit",
     "gemma3": "the image tower has its own attention; load the text model alone (model type gemma3_text)",
 }
-"""What other well-known families would need to be supported; a part of the error message."""
+"""Why other well-known families are not supported; a part of the error message."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,7 @@ class Places:
 
 
 def base_model(model: Any) -> nn.Module:
-    """The transformer without heads inside `model`: a transformers model with or without a head, compiled or not, a
-    SentenceTransformer or an Encoder.
-    """
+    """The transformer without its head, from a transformers model, a compiled one, a SentenceTransformer or an Encoder."""
     from transformers import PreTrainedModel
 
     inner = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
@@ -203,7 +201,7 @@ def family_of(base: nn.Module) -> str:
 
 
 def supported(family: str) -> Architecture:
-    """The table row of a family; the error for any other family says what it would need."""
+    """The table row of a family; the error for another family names what its support would need."""
     if family not in ARCHITECTURES:
         needed = f": {_NEEDED[family]}" if family in _NEEDED else ""
         raise UnsupportedArchitecture(
@@ -238,9 +236,7 @@ def places(model: Any) -> list[Places]:
 
 
 def use_kernel(base: Any, found: list[Places], kernel: str) -> None:
-    """Switch the attention kernel, such as «eager» or «sdpa», also in a model that copies its configuration (umt5 in
-    transformers 5.17).
-    """
+    """Switch the attention kernel, such as «eager», also in a model that copies its configuration (umt5)."""
     base.set_attn_implementation(kernel)
     for place in found:
         config: Any = getattr(place.attention, "config", None)

@@ -1,4 +1,4 @@
-"""Fold a temperature into the weights, once: the result is a plain checkpoint for any server.
+"""Fold a temperature into the weights: the result is a plain checkpoint for any server.
 
 The query projection (or the norm after it) and the table of the position bias are divided by τ, which divides the logits by
 τ (S1, arXiv 2410.24200, eq. 6). `families` lists where they are.
@@ -60,7 +60,7 @@ def fold(model: Model, temperature: Temperature | float | str | Mapping[str, Any
 
 
 def check_foldable(base: nn.Module, temperature: Temperature, found: list[Places]) -> None:
-    """Raise a TemperatureError unless the weights of `base` can express the temperature; the message names another way."""
+    """Raise a TemperatureError unless the weights of `base` can express the temperature."""
     family = family_of(base)
     architecture = supported(family)
     if temperature.by_text:

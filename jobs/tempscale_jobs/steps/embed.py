@@ -1,7 +1,7 @@
 """Shards of texts -> parts of texts/: CPU tasks of Ray Data read and tokenise, a crew of model actors embeds.
 
-The unit of work and of resuming is one shard under all temperatures of a model. A text is kept only if every temperature
-gives it a finite embedding, so that temperatures are compared on the same texts.
+A piece of work is one shard under all temperatures of a model. A text is kept only if its embedding is finite under every
+temperature, so that temperatures are compared on the same texts.
 """
 
 from __future__ import annotations
@@ -36,15 +36,11 @@ if TYPE_CHECKING:
 NO_MEAN = "its token embeddings cancel: their mean is no larger than rounding errors and has no direction"
 NO_DIRECTION = "its embedding is zero and has no direction"
 _ROUNDED = 1e-3
-"""How far the norm of a unit embedding may be from 1."""
+"""The largest distance of a unit embedding's norm from 1."""
 
 
 def embed(scope: Scope, step: str, role: str = actor.ROLE) -> int:
-    """Embed the texts of the source that are not in the cache; return how many the model rejected.
-
-    Raises:
-        UsageError: the model rejects every text, or more than the setting allows.
-    """
+    """Embed the texts of the source that are not in the cache; return how many the model rejected."""
     journal, cluster, model, texts = scope.journal, scope.cluster, scope.model, scope.index.analysed
     root = scope.config.execution.cache
     store = None if root is None else Cache(root, scope.encoding, scope.source.max_characters, role)
@@ -78,12 +74,12 @@ def _check_rejected(scope: Scope, rejected: int) -> None:
         raise gives_nothing(run, scope.model, "embedding for any text")
     if rejected:
         reasons = Counter(index.rejected_reasons) + rejected_reasons(run, scope.model)
-        lost = index.rejected + round(rejected * index.usable / index.analysed)  # In proportion, where it is a sample.
+        lost = index.rejected + round(rejected * index.usable / index.analysed)  # Extrapolated from a sample.
         check_rejected(scope.source, (lost, index.read), reasons, run.storage.root)
 
 
 def embed_shards(scope: Scope, plan: lookup.LookedUp, role: str, stage: Stage) -> int:
-    """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected."""
+    """Embed every shard without parts, under every temperature; return how many texts the model rejected."""
     run, model, shards = scope.run, scope.model, plan.shards
     forget(run.storage, run.place(MARKS, model))
     every = [
@@ -104,14 +100,14 @@ def embed_shards(scope: Scope, plan: lookup.LookedUp, role: str, stage: Stage) -
 
 
 class Tokenising(NamedTuple):
-    """How a model's texts become tokens."""
+    """The settings of tokenisation."""
 
     folder: str
     max_length: int
     long: str
     prompt: str = ""
     digest: str = ""
-    """Of the tokenizer's settings, as the run began with them."""
+    """Of the tokenizer's files at the start of the run."""
 
 
 def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
@@ -133,16 +129,13 @@ def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
 
 
 def embed_shard(worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE) -> None:
-    """Embed one shard, and write its parts, one for each temperature, and its rejected texts into a run folder.
-
-    The model waits for one request of storage, the mark: another shard may run while this one is read or written.
-    """
+    """Embed one shard, and write its parts, one for each temperature, and its rejected texts into a run folder."""
     run_worker = worker.below(storage)
     run_worker.note_processor()
     worker.note_budget()
     tokens = _tokens(work)
     marks = Marks(storage, f"{place(MARKS, run_worker.model)}/shard-{number:08d}.json")
-    with worker.turn:
+    with worker.turn:  # Another shard is read or written meanwhile.
         batches = marks.begin(run_worker.encoder.batches(tokens))
         before = marks.before if marks.fine else None
         encoded, padded = [], run_worker.encoder.padded(tokens)  # Uploaded once, for all temperatures.
@@ -165,7 +158,7 @@ class _EmbeddedShard(NamedTuple):
     work: pa.Table
     tokens: Tokens
     encoded: list[Encoded]
-    """Of each temperature."""
+    """One for each temperature."""
     marks: Marks
 
 
@@ -190,7 +183,7 @@ def _write(worker: actor.ModelActor, shard: _EmbeddedShard) -> None:
 
 
 def without_direction(encoded: list[Encoded]) -> dict[int, str]:
-    """The texts of a shard whose tokens cancel under one of the temperatures, with the reason why they are rejected."""
+    """The texts of a shard whose tokens cancel under one of the temperatures, with the reason for their rejection."""
     reasons = dict[int, str]()
     for out in encoded:
         if out.moments is not None:
@@ -200,7 +193,7 @@ def without_direction(encoded: list[Encoded]) -> dict[int, str]:
 
 
 def not_unit(embeddings: np.ndarray) -> list[int]:
-    """The rows of finite numbers that are no unit vectors."""
+    """The finite rows that are no unit vectors."""
     norms = np.linalg.norm(embeddings, axis=1)
     rows: list[int] = np.flatnonzero(np.isfinite(norms) & (np.abs(norms - 1) > _ROUNDED)).tolist()
     return rows
@@ -217,7 +210,7 @@ def _lists(tokens: Tokens) -> pa.Array:
 
 
 def _tokens(work: pa.Table) -> Tokens:
-    """The tokens of a prepared shard, without a Python list of them."""
+    """The tokens of a prepared shard, without Python lists."""
     from tempscale.model.tokens import Sequences, Tokens
 
     texts = work.column("ids").combine_chunks()

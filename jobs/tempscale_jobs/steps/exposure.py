@@ -1,7 +1,7 @@
-"""Exposure: who fills the search results by length interval, counted by tasks; hubs and near-duplicates are here too.
+"""Exposure: the share of each length interval in search results, counted by tasks; also hubs and near-duplicates.
 
-Where all pairs are compared, every text asks, and the tiles have found its nearest. In closed form a sample of the texts
-asks the whole corpus: rows are a sample, columns all, so exposures have an error but no bias. Hubness would have one.
+If all pairs are compared, every text is a query, and the tiles give its nearest texts. In closed form a sample of the texts
+are the queries, over the whole corpus: this gives exposures an error but no bias. It would bias hubness.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import results, share
 
 UNITS_OF_A_TASK = 1 << 20
-"""Texts or documents whose slots one task counts: it reads the neighbours of all, and keeps what is about these."""
+"""Texts or documents whose slots one task counts; it reads the neighbours of all."""
 _WRITTEN = ("neighbours", "corrections", neighbours.CORRECTED, "partials/exposure")
 """The folders of the files of this step."""
 
@@ -43,11 +43,7 @@ def is_done(run: Run, model: Model, temperature: Temperature) -> bool:
 
 
 def expose(scope: Embedded, temperature: Temperature, queries: Run | None) -> None:
-    """Write the neighbours, and the tables exposure, near_duplicates and collapsed_texts (hubs); in closed form exposure.
-
-    `queries` is the run in the folder queries/, if there are queries. Under the first temperature exposure_corrected says
-    what a correction by length would do.
-    """
+    """Write the neighbours, near-duplicates, hubs and exposures, and under the first temperature corrected exposures."""
     analysis, texts = scope.analysis, len(scope.texts)
     with scope.journal.stage(scope.named("exposure", temperature)) as stage:
         if is_done(scope.run, scope.model, temperature):
@@ -73,7 +69,7 @@ def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
     place, full = run.place("partials/exposure", model, temperature), scope.analysis.cosine == "full"
     grid, bounds = blocks.tiling(scope, temperature)
     step, rows = _Step(scope, temperature, grid, bounds), _Rows([], [], [])
-    # Tiles name a text by its label, which is turned into the text's place in canonical order.
+    # Tiles use labels of texts, which are converted to places in canonical order.
     labels = Labels.of(scope, temperature, all_names=full and bool(grid.neighbours))
     if full:
         duplicates = _duplicates(scope.cluster, grid, texts, step.key, labels.order)
@@ -87,7 +83,7 @@ def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows.exposure))
     run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(rows.corrected))
     run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(rows.hubs))
-    run.storage.remove(f"{place}/done.json")  # A damaged one, which is none of the files.
+    run.storage.remove(f"{place}/done.json")  # A damaged one must not be among the files.
     files = [name for kind in _WRITTEN for name in run.storage.list(run.place(kind, model, temperature))]
     if queries is not None:
         files += [f"queries/{name}" for name in queries.storage.list(run.place("neighbours", model, temperature))]
@@ -97,7 +93,7 @@ def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
 
 @dataclass(frozen=True)
 class _Step:
-    """What the parts of this step share."""
+    """The arguments that the parts of this step share."""
 
     scope: Embedded
     temperature: Temperature
@@ -130,7 +126,7 @@ class _Step:
 
 
 def _merge(step: _Step, labels: Labels, rows: _Rows) -> None:
-    """Merge the nearest texts that the tiles have found for every text."""
+    """Merge the nearest texts of every text from the tiles."""
     scope = step.scope
     folder = scope.run.place("neighbours", scope.model, step.temperature)
     graph = Graph(neighbours.merge(step.grid, folder, step.bounds, labels), len(scope.texts), own=True, every=True)
@@ -140,7 +136,7 @@ def _merge(step: _Step, labels: Labels, rows: _Rows) -> None:
 
 
 def _ask_itself(step: _Step, labels: Labels, rows: _Rows) -> None:
-    """Let a sample of the texts ask; where the tiles have found the neighbours, only for what a correction would change."""
+    """Search with a sample of the texts; if the tiles have found their neighbours, only for the corrected exposures."""
     scope, texts = step.scope, step.scope.texts
     every = step.full and len(texts) <= by_length.ALL_ASK
     drawn = np.arange(len(texts)) if every else np.sort(texts.sample(scope.analysis.exposure_sample))
@@ -156,11 +152,11 @@ def _ask_itself(step: _Step, labels: Labels, rows: _Rows) -> None:
 
 
 def _ask(step: _Step, labels: Labels, queries: Run, rows: _Rows) -> None:
-    """Let the queries ask."""
+    """Search with the queries."""
     scope, texts = step.scope, step.scope.texts
     asking = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
     drawn = np.arange(len(asking)) if step.full else asking.sample(scope.analysis.exposure_sample)
-    drawn = drawn[np.argsort(asking.stored[drawn])]  # As in their source.
+    drawn = drawn[np.argsort(asking.stored[drawn])]  # In the order of their source.
     request = Asking(queries, asking, drawn, np.arange(len(drawn)), own=False)
     asked = neighbours.ask(
         step.temperature, step.grid, replace(request, taken=step.correction.of(request, step.bounds)), labels
@@ -172,21 +168,21 @@ def _ask(step: _Step, labels: Labels, queries: Run, rows: _Rows) -> None:
 
 
 class Graph(NamedTuple):
-    """The nearest texts of those that asked, in parts."""
+    """The nearest texts of some queries, in parts."""
 
     files: list[str]
     asked: int
-    """How many asked."""
+    """The number of queries."""
     own: bool
-    """Whether they are texts of the corpus."""
+    """Whether the queries are texts of the corpus."""
     every: bool
-    """Whether all did that could ask, or a sample."""
+    """Whether they are all queries, not a sample."""
     documents: np.ndarray | None = None
-    """The document of each query; None where no query has one, and for texts of the corpus."""
+    """The document of each query; None if no query has one, and for texts of the corpus."""
 
 
 class _Counted(NamedTuple):
-    """What was counted for one number of neighbours."""
+    """The counts for one number of neighbours."""
 
     k: int
     by_text: Slots
@@ -194,9 +190,9 @@ class _Counted(NamedTuple):
     occurrence: PowerSums
     """Of N_k over the texts."""
     most: np.ndarray
-    """Places of texts, among them those of largest N_k,"""
+    """Places of texts, among them those of largest N_k."""
     times: np.ndarray
-    """and N_k of each."""
+    """N_k of each."""
 
 
 def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_Counted]:
@@ -228,12 +224,12 @@ def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_
 
 
 def _numbers(grid: Tiling) -> list[int]:
-    """How many neighbours are counted: the nearest, and all."""
+    """The numbers of neighbours that are counted: the nearest, and all."""
     return sorted({1, grid.neighbours})
 
 
 class _OfUnits(NamedTuple):
-    """What was counted of a range of units."""
+    """The counts of a range of units."""
 
     slots: Slots
     occurrence: PowerSums
@@ -246,11 +242,11 @@ class _Range(NamedTuple):
 
     here: range
     keys: np.ndarray | None
-    """The key of each text; None where the units are documents."""
+    """The key of each text; None if the units are documents."""
 
 
 def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units, part: _Range) -> list[_OfUnits]:
-    """Count the slots of a range of units; of texts N_k too, and where it is largest."""
+    """Count the slots of a range of units, and for texts N_k and its largest values."""
     here, keys = part
 
     def asked(k: int) -> Iterator[Asked]:
@@ -289,7 +285,7 @@ def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key:
 
 
 def _corrected(step: _Step, graph: Graph, asked: FoundNeighbours) -> list[dict[str, Any]]:
-    """Rows of exposure_corrected; none where nothing was corrected."""
+    """Rows of exposure_corrected; none without a correction."""
     if not asked.corrected:
         return []
     rows = []
@@ -311,7 +307,7 @@ def _duplicates(
     pairs = blocks.merged(cluster, grid, upper_triangle(grid.panels), Merging(_listed, first, "near-duplicates"))
     places = order[pairs.labels]
     ids, tokens = layout.ids[places.ravel()].reshape(-1, 2), layout.tokens[places]
-    turned = np.array([a > b for a, b in ids], dtype=bool)  # The smaller id stands first.
+    turned = np.array([a > b for a, b in ids], dtype=bool)  # The smaller id comes first.
     ids[turned], tokens[turned] = ids[turned, ::-1], tokens[turned, ::-1]
     return [
         key
@@ -328,16 +324,16 @@ def _listed(grid: Tiling, tiles: list[tuple[int, int]]) -> Duplicates:
 
 
 LISTED, _AT_ONCE = 20, 1 << 20
-"""The length of a ranking, and of how many texts it is drawn up at a time."""
+"""The length of a ranking, and how many texts are sorted together."""
 
 
 def largest(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Where the largest values are, as many as a ranking has, ties by key; NaN is skipped."""
+    """The places of the largest values of a ranking, ties by key; NaN is skipped."""
     places = [np.zeros(0, np.int64)]
     for start in range(0, len(values), _AT_ONCE):
         chunk = values[start : start + _AT_ONCE]
         known = np.flatnonzero(~np.isnan(chunk))
-        if len(known) > LISTED:  # Sort only these.
+        if len(known) > LISTED:  # Sort only the candidates.
             known = known[chunk[known] >= np.partition(chunk[known], -LISTED)[-LISTED]]
         places.append(start + known)
     candidates = np.concatenate(places)
@@ -347,7 +343,7 @@ def largest(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
 def ranked(
     key: dict[str, Any], ranking: str, places: np.ndarray, values: np.ndarray, layout: Layout
 ) -> list[dict[str, Any]]:
-    """Rows of `collapsed_texts` for the ranking `nearness` or `hub`, from some texts that have the largest values."""
+    """Rows of `collapsed_texts` for the ranking `nearness` or `hub`, from texts that include those of largest value."""
     order = largest(values, layout.key[places])
     return [
         key

@@ -1,4 +1,4 @@
-"""The pieces of a sample of texts, each of which one worker embeds again."""
+"""The pieces of a sample of texts that workers embed again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tempscale_jobs.workers.dispatch import Piece
 
 
 def of_sample(run: Run, model: Model, sample: Sequence[str], size: int, kinds: Sequence[str]) -> list[Piece]:
-    """Pieces of `size` texts, each of which writes a part of every kind under every temperature; with the texts' ids."""
+    """Pieces of `size` texts with their ids; each piece writes a part of every kind under every temperature."""
     pieces = []
     for number, start in enumerate(range(0, len(sample), size)):
         ids = list(sample[start : start + size])
@@ -30,7 +30,7 @@ def ids_of(pieces: Iterable[Piece]) -> set[str]:
 
 
 def with_texts(storage: Storage, index: Index, pieces: Iterable[Piece]) -> list[Piece]:
-    """The same pieces for workers, which are given a number and a table of ids and texts; these are read from the index."""
+    """The same pieces for workers, with their number and a table of ids and texts, which are read from the index."""
     pieces = list(pieces)
     texts = texts_of(storage, index, ids_of(pieces)) if pieces else {}
     tables = [
