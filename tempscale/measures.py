@@ -15,6 +15,7 @@ from tempscale.layers import spectrum
 from tempscale.layers.observe import observe
 from tempscale.model.encoder import Encoder, check_encoder
 from tempscale.model.gathering import Factor
+from tempscale.model.tokens import described
 from tempscale.second_order import socm as tensors
 from tempscale.second_order.moments import covariance_factor
 from tempscale.second_order.socm import Socm
@@ -62,8 +63,7 @@ def socm(
         return _listed(*pairs, encoder, (alpha, beta))
     if isinstance(first, str) or isinstance(second, str):
         one, other = cast("Text", first), cast("Text", second)  # Neither is a list.
-        d_mu, d_sigma, value = _listed([one], [other], encoder, (alpha, beta))
-        return Socm(d_mu[0], d_sigma[0], value[0])
+        return Socm(*(values[0] for values in _listed([one], [other], encoder, (alpha, beta))))
     x1, x2 = _tensor(first), _tensor(second)
     wider = torch.promote_types(x1.dtype, x2.dtype)
     return tensors.socm(x1.to(wider), x2.to(x1.device, wider), alpha=alpha, beta=beta)
@@ -94,7 +94,7 @@ def pairwise_socm(
         ValueError: as for `socm`.
     """
     if not _is_list(texts):
-        raise TypeError(f"texts is {_described(texts)}; give a list of texts or of token embeddings")
+        raise TypeError(f"texts is {described(texts)}; give a list of texts or of token embeddings")
     if not len(texts):
         empty = torch.zeros(0, 0, dtype=torch.float64)
         return Socm(empty, empty, empty)
@@ -124,7 +124,7 @@ def sigma_a(encoder: Encoder, text: str, *, role: str | None = None) -> Float[Te
     """
     check_encoder(encoder)
     if not isinstance(text, str):
-        raise TypeError(f"text is {_described(text)}; give one text")
+        raise TypeError(f"text is {described(text)}; give one text")
     ids = encoder.tokenizer([text], encoder.tokenizer.max_length).ids[0]
     return torch.stack(observe(encoder.model, ids, lambda layer: spectrum.sigma_a(layer.attention), role=role)).cpu()
 
@@ -186,11 +186,5 @@ def _tensor(value: object) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
         value = torch.as_tensor(value)
     if not isinstance(value, Tensor) or value.dtype.is_complex:
-        raise TypeError(f"a text is {_described(value)}; give a string, or token embeddings as a tensor or a numpy array")
-    if value.ndim != 2 or not len(value):
-        raise ValueError(f"token embeddings have shape {tuple(value.shape)}; expected (tokens, d) with at least one token")
+        raise TypeError(f"a text is {described(value)}; give a string, or token embeddings as a tensor or a numpy array")
     return value.to(torch.promote_types(value.dtype, torch.float32))
-
-
-def _described(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"

@@ -274,7 +274,7 @@ GROUPS = Subject(
         ),
         ("_dealt", "chosen[turn * size : (turn + 1) * size]", "chosen[:size]"),
         ("_dealt", "here if set_of is None else here[set_of[here] == number]", "here"),
-        ("document_sets", "return found if tell_an_error(found) else None", "return found"),
+        ("document_sets", "return found if enough_documents(found) else None", "return found"),
     )
     + of(
         f"{JOBS}/steps/group_tables.py",
@@ -309,19 +309,19 @@ CACHE = Subject(
         ("key", 'values["prompt"] = prompt', "pass"),
         ("key", '("compiled", "packed")', '("compiled",)'),
         (
-            "known",
+            "cached_texts",
             "try:\n    table = store.read_table(name)\nexcept Exception: ...",
             "try:\n    table = store.read_table(name)\nexcept OSError: ...",
         ),
-        ("known", "not table.schema.equals(schema)", "False"),
+        ("cached_texts", "not table.schema.equals(schema)", "False"),
         ("_usable", "good &= ~table.column(name).is_null().to_numpy()", "pass"),
         ("_usable", 'good &= np.isfinite(table.column(name).fill_null(float("nan")).to_numpy())', "pass"),
         ("_usable", "good & (np.abs(norms - 1) <= _TOLERANCE)", "good"),
-        ("known", "tables.append(table.filter(pa.array(good)))", "tables.append(table)"),
+        ("cached_texts", "tables.append(table.filter(pa.array(good)))", "tables.append(table)"),
         ("_each_once", "at = first.setdefault(sha, row)", "at = first[sha] = row"),
         ("_each_once", "conflicts.add(sha)", "pass"),
         ("is_foreign", "not isinstance(written, dict) or {key: written.get(key) for key in values} != values", "False"),
-        ("remember", "is_foreign(store, values)", "False"),
+        ("add_texts", "is_foreign(store, values)", "False"),
     )
     + of(
         f"{JOBS}/steps/lookup.py",
@@ -597,7 +597,7 @@ RESUMED = Subject(
     )
     + of(
         f"{JOBS}/steps/cache.py",
-        ("remember", "run.storage.exists(done)", "False"),
+        ("add_texts", "run.storage.exists(done)", "False"),
     )
     + of(
         f"{JOBS}/steps/embed.py",

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from tempscale.collapse.neighbours import NOBODY
-from tempscale.stats.errors import tell_an_error
+from tempscale.stats.errors import enough_documents
 
 AT_ONCE = 1 << 17
 """Queries whose neighbours are counted together."""
@@ -75,9 +75,9 @@ class Units(NamedTuple):
         query_units, query_count = _numbered(asking, queries)
         return cls(text_units, query_units, first, first + query_count)
 
-    def of_asking(self, asking: Int[np.ndarray, " query"], own: bool) -> Int[np.ndarray, " query"]:
-        """The unit of each query, from its number among the texts (`own`) or among the queries that are no texts."""
-        if own:
+    def of_asking(self, asking: Int[np.ndarray, " query"], from_corpus: bool) -> Int[np.ndarray, " query"]:
+        """The unit of each query, from its number among the texts (`from_corpus`) or among the queries that are no texts."""
+        if from_corpus:
             return asking if self.texts is None else self.texts[asking]
         return self.first + (asking if self.queries is None else self.queries[asking])
 
@@ -280,7 +280,7 @@ def exposure(
     label: Int[np.ndarray, "query k"],
     interval: Int[np.ndarray, " text"],
     intervals: int,
-    own: bool = True,
+    from_corpus: bool = True,
     *,
     population: float = np.inf,
     documents: Int[np.ndarray, " text"] | None = None,
@@ -293,7 +293,7 @@ def exposure(
         label: the neighbours of each query, as indices into `interval`; NOBODY in an empty slot.
         interval: length interval of every text that could be a neighbour.
         intervals: how many length intervals there are.
-        own: the queries are texts: all of them in the same order, or a sample.
+        from_corpus: the queries are texts: all of them in the same order, or a sample.
         population: number of texts that these were drawn from.
         documents: the document of each text, as whole numbers; by default each text is drawn separately.
         asking: the document of each query, unless the queries are texts.
@@ -301,20 +301,20 @@ def exposure(
 
     Returns:
         As `exposures`. `error` is NaN where the documents of the texts, or of the queries, are too few for an error
-        (`stats.errors.tell_an_error`).
+        (`stats.errors.enough_documents`).
     """
     texts, queries = len(interval), len(label)
     who = sample if sample is not None else np.arange(queries)
 
     def counted(units: Units) -> Slots:
-        asked = [Asked(units.of_asking(who, own), label)]
+        asked = [Asked(units.of_asking(who, from_corpus), label)]
         return slots(asked, interval, intervals, range(units.total), count=units.total, unit=units.texts)[0]
 
-    others = 0 if own else queries
+    others = 0 if from_corpus else queries
     by_document = None
     if documents is not None or asking is not None:
         by_document = counted(Units.of(texts, others, documents, asking))
-    result = exposures(counted(Units.of(texts, others)), population, by_document, queries / texts if own else 1.0)
-    if all(tell_an_error(labels) for labels in (documents, asking) if labels is not None):
+    result = exposures(counted(Units.of(texts, others)), population, by_document, queries / texts if from_corpus else 1.0)
+    if all(enough_documents(labels) for labels in (documents, asking) if labels is not None):
         return result
     return result._replace(error=np.full(intervals, np.nan))

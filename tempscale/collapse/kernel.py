@@ -11,7 +11,7 @@ import numpy as np
 from tempscale.compiled import compiled, summing
 from tempscale.lanes import LANES, largest, load, maximum, splat
 
-# numba notices a change of this file only; lanes.py and compiled.py: 4b5ac1911390
+# numba notices a change of this file only; lanes.py and compiled.py: b07b0cab0b6b
 
 _WIDTH = 64
 """Columns that are compared together with the current neighbours; only groups with a candidate are searched one by one."""

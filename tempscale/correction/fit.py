@@ -43,12 +43,12 @@ def fit(
     if queries is None:
         if recipe.asks:
             raise CorrectionError(
-                f"{name} is fitted to what asks, and no asking texts are given; a mean of documents serves no query"
+                f"{name} is fitted to queries, and none are given; the mean of the documents cannot replace them"
             )
         asking, asked_lengths = None, None
     else:
         asking, asked_lengths = checked(queries, query_tokens, recipe.kind == "centre_by_length", name, dim)
-        _enough(len(asking), name, "asking texts")
+        _enough(len(asking), name, "queries")
     mean = rows.mean(0)
     of_queries = mean if asking is None else asking.mean(0)
     if recipe.kind in ("remove_top", "whiten"):

@@ -168,7 +168,7 @@ def _check_index(index: Path) -> None:
                 "and name them there"
             )
         if not (index.parent / name).is_file():
-            raise ModelError(f"the weights {index.parent / name} are not there, which {index.name} names")
+            raise ModelError(f"{index.name} names the weights {index.parent / name}, which are missing")
 
 
 def _check_header(file: Path) -> None:

@@ -24,7 +24,7 @@ from tempscale.model.packed import Packed
 from tempscale.model.padded import Padded, downloaded, finished
 from tempscale.model.pooling import Head, load_head
 from tempscale.model.settings import Settings
-from tempscale.model.tokens import Long, Tokenizer, Tokens
+from tempscale.model.tokens import Long, Tokenizer, Tokens, described
 from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums, check_direction, covariance_factor, token_sums
 from tempscale.temperature import attach
 from tempscale.temperature.families import base_model, family_of, supported
@@ -99,11 +99,11 @@ class Encoder:
         self.packed = packed
         self._run: Any = base_model(model)
         if packed and compiled:
-            raise ValueError("packed texts have a shape of their own each time and are not compiled: choose one of the two")
+            raise ValueError("packed texts have another shape each time and are not compiled: choose one of the two")
         self._packed = Packed(model, self._arguments) if packed else None
         if compiled:
             backend: dict[str, Any] = {} if compiled is True else {"backend": compiled}
-            attach.hold(model, attach.attached(model) or Temperature(1.0))
+            attach.attach_tensors(model, attach.attached(model) or Temperature(1.0))
             self._run = torch.compile(self._run, dynamic=True, **backend)
         self.tokenizer, self.head, self.token_budget = tokenizer, head.eval(), token_budget
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
@@ -182,7 +182,7 @@ class Encoder:
         """
         temperature = Temperature.of(temperature)
         if self.compiled:
-            attach.hold(self.model, temperature)
+            attach.attach_tensors(self.model, temperature)
             return
         before = attach.attached(self.model)
         if before is not None:
@@ -407,9 +407,7 @@ class Encoder:
 def check_encoder(encoder: object) -> None:
     """Raise a TypeError unless an argument is an Encoder."""
     if not isinstance(encoder, Encoder):
-        raise TypeError(
-            f"encoder is a {type(encoder).__name__}; give an Encoder, such as Encoder.load('a folder or a hub name')"
-        )
+        raise TypeError(f"encoder is {described(encoder)}; give an Encoder, such as Encoder.load('a folder or a hub name')")
 
 
 def _without(batches: list[list[int]], left_out: Callable[[int], bool]) -> list[list[int]]:

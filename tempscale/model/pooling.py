@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from tempscale.model.checkpoint import ModelError, read_json
-from tempscale.model.known_settings import STAGES, check
+from tempscale.model.known_settings import OLDER_POOLINGS, STAGES, check
 from tempscale.model.settings import Settings
 from tempscale.second_order.moments import power_of_two
 
@@ -23,14 +23,6 @@ POOLINGS = ("cls", "mean", "weightedmean", "lasttoken")
 """The text embedding: the first token, the mean, the mean weighted by position (1, 2, …), or the last token."""
 _LIBRARY = "sentence_transformers."
 """The start of a known stage's full name: another library's class of the same name may do anything."""
-_LEGACY_POOLING = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_lasttoken": "lasttoken",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-}
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Tanh": nn.Tanh, "Identity": nn.Identity, "ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU, "Sigmoid": nn.Sigmoid,
 }  # fmt: skip
@@ -161,7 +153,7 @@ def _pooling(config: dict[str, Any], folder: Path) -> str:
     mode = config.get("pooling_mode")
     modes = [mode] if isinstance(mode, str) else list(mode or [])
     if "pooling_mode" not in config:
-        modes = [name for key, name in _LEGACY_POOLING.items() if config.get(key)] or ["mean"]
+        modes = [name for key, name in OLDER_POOLINGS.items() if config.get(key)] or ["mean"]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         names = " + ".join(map(str, modes)) or "nothing"
         raise ModelError(f"{folder} pools by {names}; supported poolings: {', '.join(POOLINGS)}")

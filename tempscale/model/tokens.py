@@ -248,7 +248,7 @@ class Tokenizer:
             raise TypeError("texts is one string; give a list of strings")
         for place, text in enumerate(texts):
             if not isinstance(text, str):
-                raise TypeError(f"text {place} is {'None' if text is None else f'a {type(text).__name__}'}, not a string")
+                raise TypeError(f"text {place} is {described(text)}, not a string")
         limit = self._checked(max_length)
         cut = self.long == "truncate" or max_length is not None
         try:
@@ -299,6 +299,11 @@ class Tokenizer:
         if not isinstance(max_length, int) or not 3 <= max_length <= self._limit:
             raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {self._limit} tokens")
         return max_length
+
+
+def described(value: object) -> str:
+    """The kind of a wrong argument, for an error."""
+    return "None" if value is None else f"a {type(value).__name__}"
 
 
 def _windows(settings: Settings, config: Any, tokenizer_window: int | None) -> tuple[int | None, int]:

@@ -14,7 +14,7 @@ import numpy as np
 from tempscale.compiled import compiled
 from tempscale.lanes import LANES, copysign, fabs, largest, load, splat, sqrt, store, where_positive, widen
 
-# numba notices a change of this file only; lanes.py and compiled.py: 4b5ac1911390
+# numba notices a change of this file only; lanes.py and compiled.py: b07b0cab0b6b
 
 _STEPS = 100
 """Most QL steps for one eigenvalue; two or three are usual."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from tempscale.compiled import compiled
 
-# numba notices a change of this file only; lanes.py and compiled.py: 4b5ac1911390
+# numba notices a change of this file only; lanes.py and compiled.py: b07b0cab0b6b
 
 SLACK = 1e-5
 """Relative margin of every comparison, because cosines and traces are float32."""

@@ -73,7 +73,7 @@ def equal_documents(documents: Int[np.ndarray, " text"]) -> float:
     return _equal(np.unique(documents, return_counts=True)[1])
 
 
-def tell_an_error(documents: Int[np.ndarray, " text"]) -> bool:
+def enough_documents(documents: Int[np.ndarray, " text"]) -> bool:
     """Whether the documents of some texts are enough for an error: at least ten, worth at least seven of equal size.
 
     Args:
@@ -92,7 +92,7 @@ def _equal(texts: np.ndarray) -> float:
 
 
 def _enough(texts: np.ndarray) -> bool:
-    """`tell_an_error` from the number of texts of each document."""
+    """`enough_documents` from the number of texts of each document."""
     return len(texts) >= GROUPS_FOR_AN_ERROR and _equal(texts) >= EQUAL_DOCUMENTS_FOR_AN_ERROR
 
 

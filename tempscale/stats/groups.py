@@ -112,19 +112,15 @@ class GroupSums(NamedTuple):
         count = int((sums.counts.sum(1) > 0).sum())
         return sums.weighted(weights[cells]), jackknife_error(sums.replicates(weights[cells])) if count > 1 else float("nan")
 
-    def without_each(self) -> GroupSums:
-        """The sums of all other groups, one row for each omitted group."""
-        return GroupSums(self.sums.sum(0) - self.sums, self.counts.sum(0) - self.counts)
-
     def weighted(self, weights: Float[np.ndarray, " cell"]) -> float:
         """Σ W·m / Σ W over the cells that have pairs: the mean over the corpus's pairs; NaN without pairs."""
         return float(_weighted(self.sums.sum(0), self.counts.sum(0), weights))
 
     def replicates(self, weights: Float[np.ndarray, " cell"]) -> Float[np.ndarray, " group"]:
         """`weighted` without each group that has pairs, in turn."""
-        others = self.without_each()
         with_pairs = self.counts.sum(1) > 0
-        return _weighted(others.sums[with_pairs], others.counts[with_pairs], weights)
+        sums, counts = (values.sum(0) - values[with_pairs] for values in self)
+        return _weighted(sums, counts, weights)
 
 
 def _ratio(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ _NOISE = 2.0
 """A correlation below this many of its errors under independence ends the sum."""
 
 
-class Beside(NamedTuple):
+class SerialCorrelation(NamedTuple):
     """The correlation of consecutive texts of a source."""
 
     correlation: float
@@ -26,7 +26,7 @@ class Beside(NamedTuple):
     """Whether the correlations end within the largest lag; otherwise the factor is larger."""
 
 
-def beside(stretches: Sequence[Float[np.ndarray, " text"]]) -> Beside | None:
+def serial_correlation(stretches: Sequence[Float[np.ndarray, " text"]]) -> SerialCorrelation | None:
     """The correlation of consecutive texts, and the factor of the error of a mean over a series with such correlations.
 
         factor = √(1 + 2·Σ_k ρ_k)
@@ -57,4 +57,4 @@ def beside(stretches: Sequence[Float[np.ndarray, " text"]]) -> Beside | None:
             break
         total += rho
     error = 1 / np.sqrt(sum(max(0, len(stretch) - 1) for stretch in stretches))
-    return Beside(first, float(error), float(np.sqrt(1 + 2 * total)), whole)
+    return SerialCorrelation(first, float(error), float(np.sqrt(1 + 2 * total)), whole)

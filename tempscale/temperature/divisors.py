@@ -44,18 +44,18 @@ def of_heads(tau: Tensor, layout: str, output: Tensor) -> Tensor:
     return tau.repeat_interleave(width // len(tau))
 
 
-def text_temperatures(temperature: Temperature, given: Mapping[str, Any], constants: Constants) -> Tensor:
+def text_temperatures(temperature: Temperature, arguments: Mapping[str, Any], constants: Constants) -> Tensor:
     """Float32 τ of each text (text, 1), or of each token of an unpadded batch (1, token), from the arguments of forward."""
-    mask, packed = given.get("attention_mask"), given.get("cu_seq_lens_q")
+    mask, packed = arguments.get("attention_mask"), arguments.get("cu_seq_lens_q")
     if packed is not None:
         lengths = packed.diff()
         return _of_lengths(temperature, lengths.repeat_interleave(lengths), constants)[None]
-    tokens = given.get("input_ids") if given.get("input_ids") is not None else given.get("inputs_embeds")
+    tokens = arguments.get("input_ids") if arguments.get("input_ids") is not None else arguments.get("inputs_embeds")
     if mask is None and tokens is not None:
         lengths = torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
         return _of_lengths(temperature, lengths, constants)[:, None]
     if not isinstance(mask, Tensor) or mask.ndim != 2:
-        raise TemperatureError("a temperature by length needs a mask (texts, tokens) to tell how long each text is")
+        raise TemperatureError("a temperature by length needs a mask (texts, tokens), which gives the length of each text")
     return _of_lengths(temperature, (mask != 0).sum(-1), constants)[:, None]
 
 

@@ -80,7 +80,7 @@ def read(folder: Path) -> Temperature:
     try:
         return Temperature.of(content["temperature"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{file} holds no temperature: {error}; write it with tempscale.save") from None
+        raise ModelError(f"{file} has no temperature: {error}; write it with tempscale.save") from None
 
 
 def write(temperature: Temperature, folder: Path) -> None:

@@ -148,7 +148,7 @@ def _check_power(layer: int, sharpened: Tensor, untouched: Tensor, tau: Tensor, 
     noise = 8 * torch.finfo(untouched.dtype).eps
     measured, logits = _centred_log(sharpened, visible) * tau, _centred_log(untouched, visible)
     if not logits.abs().max() > 2 * noise:
-        raise VerificationError(f"layer {layer}: attention logits are too even to tell whether the temperature is applied")
+        raise VerificationError(f"layer {layer}: attention logits are too uniform to show the effect of the temperature")
     # The power is fitted over all entries, where rounding averages out; then every entry is compared.
     power = float((measured * logits).sum() / logits.square().sum())
     error = (measured - logits).abs().max()
@@ -156,7 +156,7 @@ def _check_power(layer: int, sharpened: Tensor, untouched: Tensor, tau: Tensor, 
         taus = f"{float(tau.min()):g}" + (f"…{float(tau.max()):g}" if tau.min() < tau.max() else "")
         raise VerificationError(
             f"layer {layer}: log A_τ differs from (log A_1)/τ, τ = {taus}, by {float(error):.2g} "
-            f"({power:.4g} of the change that was asked for); the temperature is not applied as it should be"
+            f"({power:.4g} of the required change); the temperature is not applied correctly"
         )
 
 

@@ -62,7 +62,7 @@ def check_memory(model: Model, longest: int, workers: int) -> None:
     if needed > memory:
         raise UsageError(
             f"model {model.label}: the attention of a text of {longest:,} tokens takes about {needed / 1e9:,.0f} GB and "
-            f"this machine has {memory / 1e9:,.0f}; look at shorter ones with --max-length"
+            f"this machine has {memory / 1e9:,.0f}; cut texts with --max-length"
         )
 
 
@@ -81,8 +81,7 @@ def look(read: Read, crew: Crew, every: list[Piece], stage: Stage) -> None:
 
 def rejected(run: Run, model: Model) -> int:
     """The number of texts on which the tokenizer or the model failed."""
-    names = run.storage.list(run.place("rejected", model))
-    return sum(run.storage.read_table(name, ["text_id"]).num_rows for name in names)
+    return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 
 def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> None:

@@ -79,7 +79,7 @@ def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: i
     fitting = {name: ids for name, ids in versions.items() if len(ids) <= wanted}
     if not fitting:
         least = min(map(len, versions.values()))
-        raise UsageError(f"the document of fewest versions has {least} of them: look into at least as many with --texts")
+        raise UsageError(f"the document with the fewest versions has {least}: allow at least as many texts with --texts")
     for name in sorted(fitting, key=lambda name: (keyed_hash(name, seed), name)):
         if len(chosen) + len(fitting[name]) > wanted:
             break  # A later, smaller document would bias the sample towards small documents.

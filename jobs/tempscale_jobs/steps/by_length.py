@@ -54,12 +54,12 @@ class Fitting:
         if self.temperature != run.temperatures[0] or not self.scope.analysis.length_correction or too_few:
             return None
         asking_scope = replace(self.scope, run=asking.run, texts=asking.layout)
-        queries = None if asking.own else asking_scope.embeddings(self.temperature, asking.places[:FITTED])
+        queries = None if asking.from_corpus else asking_scope.embeddings(self.temperature, asking.places[:FITTED])
         tokens = np.maximum(self.scope.texts.tokens, 1)
         # In a task, because torch would take 150 MB of this process.
         arguments = [(self._documents, tokens[self.sample], queries)]
         ((data, knots, values),) = results(self.scope.cluster, _fitted, arguments, "correction by length")
-        who = "corpus" if asking.own else "queries"
+        who = "corpus" if asking.from_corpus else "queries"
         path = name(run, model, self.temperature, who)
         run.storage.write_json(path, model.fitted(self.temperature, [data]), plain=True)
         offsets = Curve(knots, values)(tokens).astype(np.float32)

@@ -94,7 +94,7 @@ class CachedTexts(NamedTuple):
     """The number of unused files, and of unused entries of wanted texts, by reason."""
 
 
-def known(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], dim: int) -> CachedTexts:
+def cached_texts(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], dim: int) -> CachedTexts:
     """The wanted texts in some buckets of a key, each once; invalid files and entries are ignored."""
     schema, ignored, digests = columns(dim), Counter[str](), pa.array(sorted(wanted), pa.string())
     tables = [schema.empty_table()]
@@ -169,7 +169,7 @@ def _listed(store: Storage, place: str) -> list[str]:
         return []
 
 
-def remember(scope: Scope, cache: Cache, parts: int) -> str | None:
+def add_texts(scope: Scope, cache: Cache, parts: int) -> str | None:
     """Add this run's texts to the cache; return a sentence instead of raising, because the run does not need the cache."""
     run, cluster, model = scope.run, scope.cluster, scope.model
     marker = f"{run.place('partials/cache', model)}/remembered.json"
@@ -180,24 +180,26 @@ def remember(scope: Scope, cache: Cache, parts: int) -> str | None:
         keys = [key(cache, cluster, model, t) for t in run.temperatures]
         for values in keys:
             if is_foreign(store, values):
-                return f"the cache was not added to: '{folder(values)}/{KEY}' is of other settings; remove it if it is yours"
+                return (
+                    f"nothing was added to the cache: '{folder(values)}/{KEY}' has other settings; remove it if it is yours"
+                )
         work: list[tuple[Any, ...]] = []
         for temperature, values in zip(run.temperatures, keys, strict=True):
             names = [run.part("texts", model, temperature, number) for number in range(parts)]
             groups = [names[k : k + _PARTS_OF_A_TASK] for k in range(0, parts, _PARTS_OF_A_TASK)]
             work += [(run.storage, group, store.root, folder(values)) for group in groups]
-        results(cluster, remember_parts, work, "parts for the cache")
+        results(cluster, add_parts, work, "parts for the cache")
         # Written last, so that texts always have a key, even if the cache is pruned at the same time.
         used = {"name": model.label, "last_used": datetime.datetime.now(datetime.UTC).date().isoformat()}
         for values in keys:
             store.write_json(f"{folder(values)}/{KEY}", values | used)
     except Exception as error:  # Every storage has its own exceptions.
-        return f"the cache could not be added to: {reason(error, cache.root)}"
+        return f"the cache could not be written: {reason(error, cache.root)}"
     run.storage.write_json(marker, {"shards": parts})
     return None
 
 
-def remember_parts(storage: Storage, parts: list[str], root: str, place: str) -> None:
+def add_parts(storage: Storage, parts: list[str], root: str, place: str) -> None:
     """Add the texts of some parts to their buckets."""
     table = pa.concat_tables([storage.read_table(name) for name in parts]).combine_chunks()
     shas = table.column("content_sha").to_pylist()

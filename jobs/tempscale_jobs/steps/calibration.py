@@ -20,13 +20,8 @@ def rows(cells: CosineCells, edges: Sequence[int]) -> list[dict[str, Any]]:
     """The rows of cosine_histogram without key columns: the bins that have pairs."""
     count = len(edges)
     return [
-        {
-            "interval_a": edges[a],
-            "interval_b": edges[b],
-            "cosine_from": -1 + 2 * k / BINS,
-            "cosine_to": -1 + 2 * (k + 1) / BINS,
-        }
-        | {"pairs": int(cells.histogram[a, b, k])}
+        {"interval_a": edges[a], "interval_b": edges[b], "pairs": int(cells.histogram[a, b, k])}
+        | {"cosine_from": -1 + 2 * k / BINS, "cosine_to": -1 + 2 * (k + 1) / BINS}
         for a in range(count)
         for b in range(a, count)
         for k in np.flatnonzero(cells.histogram[a, b]).tolist()

@@ -240,7 +240,7 @@ def check_closed_form(cells: CosineCells, sums: CosineSums, precision: Precision
     upper = np.triu_indices(len(sums.texts))
     pairs = sums.pairs()[upper]
     if not (cells.pairs[upper] == pairs).all() or not (cells.histogram.sum(-1)[upper] == pairs).all():
-        raise IncompleteRun("the tiles do not hold every pair once; start over with --fresh")
+        raise IncompleteRun("the tiles do not have every pair exactly once; start over with --fresh")
     first, second = (closed[upper] for closed in sums.sums())
     cut = truncation_error(precision, dim)
     # Σ|cos| ≤ √(n·Σcos²), and a relative change e of c changes c² by 2e.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
-from tempscale.stats.errors import tell_an_error
+from tempscale.stats.errors import enough_documents
 from tempscale.stats.groups import texts_of_a_group
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis
@@ -66,7 +66,7 @@ def document_sets(layout: Layout, analysis: Analysis) -> np.ndarray | None:
     set_of = np.empty(len(names), dtype=np.int64)
     set_of[order] = np.arange(len(names)) % count
     set_of_text: np.ndarray = set_of[place]
-    return set_of_text if tell_an_error(set_of_text) else None
+    return set_of_text if enough_documents(set_of_text) else None
 
 
 def pairs_of(dealt: list[Dealt]) -> int:

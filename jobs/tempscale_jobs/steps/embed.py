@@ -21,7 +21,7 @@ from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import expected, lookup
-from tempscale_jobs.steps.cache import Cache, remember
+from tempscale_jobs.steps.cache import Cache, add_texts
 from tempscale_jobs.steps.scope import Scope
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import texts
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 NO_MEAN = "its token embeddings cancel: their mean is no larger than rounding errors and has no direction"
 NO_DIRECTION = "its embedding is zero and has no direction"
+_OF_THE_SHARD = ("text_id", "content_sha", "document", "source_row")
+"""Columns of texts/ that come from the shard."""
 _ROUNDED = 1e-3
 """The largest distance of a unit embedding's norm from 1."""
 
@@ -55,7 +57,7 @@ def embed(scope: Scope, step: str, role: str = actor.ROLE) -> int:
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{count(texts - rejected, 'text')} under τ {scope.run.taus}{lost}"
         _check_rejected(scope, rejected)
-        if store is not None and (problem := remember(scope, store, len(plan.shards))) is not None:
+        if store is not None and (problem := add_texts(scope, store, len(plan.shards))) is not None:
             stage.note = f"{stage.note}; {problem}"
     return rejected
 
@@ -115,17 +117,9 @@ def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
     shard = storage.read_table(name)
     tokens = actor.tokenizer(*how)(shard.column("text").to_pylist(), isolate=True)
     truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
-    return pa.table(
-        {
-            "text_id": shard.column("text_id"),
-            "content_sha": shard.column("content_sha"),
-            "document": shard.column("document"),
-            "source_row": shard.column("source_row"),
-            "ids": _lists(tokens),
-            "truncated": pa.array(truncated),
-            "failed": pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string()),
-        }
-    )
+    failed = pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string())
+    columns = {name: shard.column(name) for name in _OF_THE_SHARD}
+    return pa.table(columns | {"ids": _lists(tokens), "truncated": pa.array(truncated), "failed": failed})
 
 
 def embed_shard(worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE) -> None:
@@ -235,16 +229,7 @@ def _lost(
 def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
     rows = np.flatnonzero(finite)
     embeddings = out.embeddings.numpy()[rows]
-    moments = out.moments._asdict()
-    return texts(embeddings.shape[1]).build(
-        {
-            "text_id": work.column("text_id").take(rows),
-            "content_sha": work.column("content_sha").take(rows),
-            "document": work.column("document").take(rows),
-            "source_row": work.column("source_row").take(rows),
-            "tokens": out.tokens.numpy()[rows].astype(np.int32),
-            "truncated": work.column("truncated").take(rows),
-            "embedding": parts.fixed_lists(embeddings),
-            **{name: column.numpy()[rows].astype(np.float32) for name, column in moments.items()},
-        }
-    )
+    columns = {name: work.column(name).take(rows) for name in (*_OF_THE_SHARD, "truncated")}
+    columns |= {name: column.numpy()[rows].astype(np.float32) for name, column in out.moments._asdict().items()}
+    columns |= {"tokens": out.tokens.numpy()[rows].astype(np.int32), "embedding": parts.fixed_lists(embeddings)}
+    return texts(embeddings.shape[1]).build(columns)

@@ -17,7 +17,7 @@ from tempscale.collapse.aggregates import Duplicates, merge_tree
 from tempscale.collapse.exposure import Asked, Slots, Units, exposures, slots
 from tempscale.collapse.neighbours import PowerSums, skewness
 from tempscale.collapse.tiles import upper_triangle
-from tempscale.stats.errors import tell_an_error
+from tempscale.stats.errors import enough_documents
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.steps import blocks, by_length, neighbours
@@ -129,7 +129,7 @@ def _merge(step: _Step, labels: Labels, rows: _Rows) -> None:
     """Merge the nearest texts of every text from the tiles."""
     scope = step.scope
     folder = scope.run.place("neighbours", scope.model, step.temperature)
-    graph = Graph(neighbours.merge(step.grid, folder, step.bounds, labels), len(scope.texts), own=True, every=True)
+    graph = Graph(neighbours.merge(step.grid, folder, step.bounds, labels), len(scope.texts), from_corpus=True, every=True)
     counted = step.count(graph)
     rows.exposure.extend(exposure_rows(counted, graph, scope.texts, step.key))
     rows.hubs.extend(ranked(step.key, "hub", counted[-1].most, counted[-1].times, scope.texts))
@@ -140,12 +140,12 @@ def _ask_itself(step: _Step, labels: Labels, rows: _Rows) -> None:
     scope, texts = step.scope, step.scope.texts
     every = step.full and len(texts) <= by_length.ALL_ASK
     drawn = np.arange(len(texts)) if every else np.sort(texts.sample(scope.analysis.exposure_sample))
-    fitted = Asking(scope.run, texts, step.correction.sample, step.correction.sample, own=True)
+    fitted = Asking(scope.run, texts, step.correction.sample, step.correction.sample, from_corpus=True)
     taken = step.correction.of(fitted, step.bounds) if len(drawn) else None
     if len(texts) > 1 and (not step.full or taken is not None):
-        asking = Asking(scope.run, texts, drawn, drawn, own=True, taken=taken, plain=not step.full)
+        asking = Asking(scope.run, texts, drawn, drawn, from_corpus=True, taken=taken, plain=not step.full)
         asked = neighbours.ask(step.temperature, step.grid, asking, labels)
-        graph = Graph(asked.files, len(drawn), own=True, every=every)
+        graph = Graph(asked.files, len(drawn), from_corpus=True, every=every)
         if not step.full:
             rows.exposure.extend(step.rows(graph))
         rows.corrected.extend(_corrected(step, graph, asked))
@@ -157,12 +157,12 @@ def _ask(step: _Step, labels: Labels, queries: Run, rows: _Rows) -> None:
     asking = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
     drawn = np.arange(len(asking)) if step.full else asking.sample(scope.analysis.exposure_sample)
     drawn = drawn[np.argsort(asking.stored[drawn])]  # In the order of their source.
-    request = Asking(queries, asking, drawn, np.arange(len(drawn)), own=False)
+    request = Asking(queries, asking, drawn, np.arange(len(drawn)), from_corpus=False)
     asked = neighbours.ask(
         step.temperature, step.grid, replace(request, taken=step.correction.of(request, step.bounds)), labels
     )
     documents = None if asking.documents is None else asking.documents[drawn]
-    graph = Graph(asked.files, len(drawn), own=False, every=len(drawn) == len(asking), documents=documents)
+    graph = Graph(asked.files, len(drawn), from_corpus=False, every=len(drawn) == len(asking), documents=documents)
     rows.exposure.extend(step.rows(graph))
     rows.corrected.extend(_corrected(step, graph, asked))
 
@@ -173,7 +173,7 @@ class Graph(NamedTuple):
     files: list[str]
     asked: int
     """The number of queries."""
-    own: bool
+    from_corpus: bool
     """Whether the queries are texts of the corpus."""
     every: bool
     """Whether they are all queries, not a sample."""
@@ -197,7 +197,7 @@ class _Counted(NamedTuple):
 
 def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_Counted]:
     """Count the slots of a graph for the nearest text alone and for all k, by text and, where there are any, by document."""
-    others, by_document = 0 if graph.own else graph.asked, texts.documents is not None or graph.documents is not None
+    others, by_document = 0 if graph.from_corpus else graph.asked, texts.documents is not None or graph.documents is not None
     levels = [Units.of(len(texts), others)]
     levels += [Units.of(len(texts), others, texts.documents, graph.documents)] if by_document else []
     interval, work = share(texts.interval), []
@@ -252,7 +252,8 @@ def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units,
     def asked(k: int) -> Iterator[Asked]:
         for name in graph.files:
             table = grid.storage.read_table(name)
-            yield Asked(units.of_asking(table.column("asker").to_numpy(), graph.own), parts.matrix(table, "place")[:, :k])
+            unit = units.of_asking(table.column("asker").to_numpy(), graph.from_corpus)
+            yield Asked(unit, parts.matrix(table, "place")[:, :k])
 
     counted = []
     for k in _numbers(grid):
@@ -265,16 +266,16 @@ def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units,
 
 def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key: dict[str, Any]) -> list[dict[str, Any]]:
     """One row for each interval, for the nearest text alone and for all k."""
-    population = texts.population(len(texts)) if graph.own else float("inf")
-    share = graph.asked / len(texts) if graph.own else 1.0
-    enough = all(tell_an_error(column) for column in (texts.documents, graph.documents) if column is not None)
+    population = texts.population(len(texts)) if graph.from_corpus else float("inf")
+    share = graph.asked / len(texts) if graph.from_corpus else 1.0
+    enough = all(enough_documents(column) for column in (texts.documents, graph.documents) if column is not None)
     rows = []
     for counts in counted:
         figures = exposures(counts.by_text, population, counts.by_document, share)
         hubness = skewness(counts.occurrence) if graph.every else None
         rows += [
             key
-            | {"asked_by": "corpus" if graph.own else "queries", "queries": graph.asked, "k": counts.k}
+            | {"asked_by": "corpus" if graph.from_corpus else "queries", "queries": graph.asked, "k": counts.k}
             | {"interval": texts.edges[b], "texts": int(counts.by_text.texts[b])}
             | {"texts_share": float(figures.texts_share[b]), "slots_share": float(figures.slots_share[b])}
             | {"exposure": float(figures.exposure[b]), "exposure_se": float(figures.corrected[b])}

@@ -38,8 +38,7 @@ def collect(scope: Embedded, wanted: Iterable[str], kind: str, stage: Stage) -> 
     left = missing(run.storage, pieces.of_sample(run, scope.model, sample, size, [kind]))
     stage.advance(len(sample) - sum(piece.size for piece in left))
     left = [piece._replace(cost=sum(tokens[i] for i in piece.arguments[0])) for piece in left]
-    work = pieces.with_texts(run.storage, texts.within(scope.index, pieces.ids_of(left)), left)
-    work = [piece._replace(arguments=(*piece.arguments, kind)) for piece in work]
+    work = pieces.with_texts(run.storage, texts.within(scope.index, pieces.ids_of(left)), left, kind)
     for piece, _ in scope.crew.run(write_factors, work):
         stage.advance(piece.size)
     return len(sample)
@@ -58,16 +57,16 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table, kind: s
         worker.storage.write_table(worker.part(kind, temperature, number), table)
 
 
-def factor_table(ids: Any, tokens: Sequence[int], found: Sequence[tuple[Any, Any]]) -> pa.Table:
+def factor_table(ids: Any, tokens: Sequence[int], moments: Sequence[tuple[Any, Any]]) -> pa.Table:
     """A part from the (unit mean, factor) of each text, as the encoder returns them."""
-    means = np.stack([mean.numpy() for mean, _ in found])
+    means = np.stack([mean.numpy() for mean, _ in moments])
     return audit.factors(means.shape[1]).build(
         {
             "text_id": ids,
             "tokens": np.asarray(tokens, dtype=np.int32),
             "mean": parts.fixed_lists(means),
-            "rank": np.array([factor.shape[0] for _, factor in found], dtype=np.int32),
-            "factor": [factor.numpy().ravel() for _, factor in found],
+            "rank": np.array([factor.shape[0] for _, factor in moments], dtype=np.int32),
+            "factor": [factor.numpy().ravel() for _, factor in moments],
         }
     )
 

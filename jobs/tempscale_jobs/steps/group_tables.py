@@ -53,24 +53,24 @@ class Cells:
     """Whether errors also hold for another corpus."""
 
     @classmethod
-    def of(cls, found: MeasuredGroups, layout: Layout, dealt: list[Dealt], set_of: np.ndarray | None) -> Cells:
+    def of(cls, measured: MeasuredGroups, layout: Layout, dealt: list[Dealt], set_of: np.ndarray | None) -> Cells:
         """The cells of the measured pairs; `set_of` is the set of documents of each text of the layout."""
-        interval = interval_of(found.tokens, layout.edges)
-        interval_a, interval_b = interval[found.first], interval[found.second]
+        interval = interval_of(measured.tokens, layout.edges)
+        interval_a, interval_b = interval[measured.first], interval[measured.second]
         size = len(layout.edges)
         upper = np.triu_indices(size)
         names = list(zip(*(side.tolist() for side in upper), strict=True))
         place = np.zeros((size, size), dtype=np.int64)
         place[upper] = np.arange(len(names))
         column = place[np.minimum(interval_a, interval_b), np.maximum(interval_a, interval_b)]
-        drawn = np.array([group.drawn for group in dealt])[found.group]
+        drawn = np.array([group.drawn for group in dealt])[measured.group]
         if set_of is None:
             shape = (1 + max(group.drawn for group in dealt), len(names))
             freedom, elsewhere = len(dealt) - 1.0, layout.documents is None
             return cls(names, column, drawn, shape, shares_of_pairs(layout.texts_by_interval()), freedom, None, elsewhere)
         assert layout.documents is not None
-        document = layout.documents[layout.places(found.ids.tolist())]
-        column = column + len(names) * (document[found.first] == document[found.second])
+        document = layout.documents[layout.places(measured.ids.tolist())]
+        column = column + len(names) * (document[measured.first] == document[measured.second])
         sets = int(set_of.max()) + 1
         pairs = pairs_of_sets(layout.interval, layout.documents, set_of, (sets, size))
         inside = pairs[:, len(names) :].sum(0)
@@ -116,7 +116,7 @@ def with_all(cells: Cells, sums: GroupSums, texts: np.ndarray) -> list[float | N
 
 
 def rows(
-    found: MeasuredGroups, cells: Cells, edges: tuple[int, ...], figures: dict[str, GroupSums], exact: bool
+    measured: MeasuredGroups, cells: Cells, edges: tuple[int, ...], figures: dict[str, GroupSums], exact: bool
 ) -> list[dict[str, Any]]:
     """One row for each cell that has pairs; `exact` means that d_Σ was computed without ε."""
     rows = []
@@ -126,14 +126,14 @@ def rows(
             continue
         weights = cells.pair_weights(figures["socm_mean"], here)
         row: dict[str, Any] = {"interval_a": edges[a], "interval_b": edges[b], "pairs": int(here.sum())}
-        row |= {"groups": len(np.unique(found.group[here])), "exact": exact, "d_sigma_error": 0.0}
-        row |= {f"{d}_mean": float(np.average(getattr(found, d)[here], weights=weights)) for d in ("d_mu", "d_sigma")}
+        row |= {"groups": len(np.unique(measured.group[here])), "exact": exact, "d_sigma_error": 0.0}
+        row |= {f"{d}_mean": float(np.average(getattr(measured, d)[here], weights=weights)) for d in ("d_mu", "d_sigma")}
         for name, sums in figures.items():
             value, error = cells.estimate(sums, k)
             short, known = name.removesuffix("_mean"), finite(error)
             row |= {name: value, f"{short}_se": known, f"{short}_se_superpopulation": known if cells.elsewhere else None}
         for share in (50, 95):
-            at, error_at = quantile(found.value[here], cells.drawn[here], share / 100, weights)
+            at, error_at = quantile(measured.value[here], cells.drawn[here], share / 100, weights)
             row |= {f"socm_p{share}": at, f"socm_p{share}_se": finite(error_at)}
         rows.append(row)
     return rows

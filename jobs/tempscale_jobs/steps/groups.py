@@ -98,8 +98,8 @@ def _write(scope: Embedded, dealt: list[Dealt], first: int, stage: Stage) -> Non
     ]  # fmt: skip
     left = missing(run.storage, every)
     advance_by_finished(stage, every, left)
-    work = pieces.with_texts(run.storage, layout.within(scope.index, pieces.ids_of(left)), left)
-    work = [piece._replace(arguments=(*piece.arguments, scope.analysis.socm_regularization)) for piece in work]
+    index, epsilon = layout.within(scope.index, pieces.ids_of(left)), scope.analysis.socm_regularization
+    work = pieces.with_texts(run.storage, index, left, epsilon)
     for piece, _ in scope.crew.run(write_group, work):
         stage.advance(piece.size, piece.cost)
 

@@ -33,9 +33,9 @@ def collect(scope: Embedded, dealt: int) -> None:
         stage.note = f"factors of {factors.collect(scope, ids, _FACTORS, stage):,} texts"
 
 
-def chosen(found: MeasuredGroups, texts: int) -> np.ndarray:
+def chosen(measured: MeasuredGroups, texts: int) -> np.ndarray:
     """The ids of the texts of largest tr Σ; ties by id."""
-    return found.ids[np.lexsort((found.ids.astype(str), -found.trace))[:texts]]
+    return measured.ids[np.lexsort((measured.ids.astype(str), -measured.trace))[:texts]]
 
 
 def _file(scope: Embedded, temperature: Temperature) -> str:

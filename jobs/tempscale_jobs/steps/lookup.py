@@ -24,7 +24,7 @@ from tempscale_jobs.corpus.shards import TextShards, rewritten, source_row
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached, of_unit
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps.cache import BUCKETS, Cache, folder, is_foreign, key, known
+from tempscale_jobs.steps.cache import BUCKETS, Cache, cached_texts, folder, is_foreign, key
 from tempscale_jobs.steps.scope import Scope
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers.dispatch import results
@@ -188,9 +188,9 @@ def look_up_range(how: Exchange, groups: list[int], buckets: range, number: int)
     store, tables, ignored = Storage(how.cache), list[pa.Table](), Counter[str]()
     everywhere = set(contents.column("content_sha").to_pylist())
     for place in how.keys:
-        held = known(store, place, buckets, everywhere, how.dim)
-        ignored += held.ignored
-        tables.append(held.texts)
+        in_cache = cached_texts(store, place, buckets, everywhere, how.dim)
+        ignored += in_cache.ignored
+        tables.append(in_cache.texts)
         everywhere &= set(tables[-1].column("content_sha").to_pylist())
     hit = pc.is_in(contents.column("content_sha"), pa.array(sorted(everywhere), pa.string()))
     hits = contents.filter(hit)

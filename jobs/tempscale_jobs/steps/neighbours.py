@@ -153,7 +153,7 @@ class Asking:
     """The places of the queries in the layout."""
     numbers: np.ndarray
     """The number of each query: a text's place, or a query's number."""
-    own: bool
+    from_corpus: bool
     """Whether they are texts of the corpus, which are not their own neighbours."""
     taken: Sequence[np.ndarray] | None = None
     """The offsets of each block's texts, for a search by corrected similarity too."""
@@ -184,7 +184,7 @@ def ask(temperature: Temperature, grid: Tiling, asking: Asking, corpus: Labels) 
     files = asking.run.storage.list(asking.run.place("texts", model, temperature))
     groups = [slice(k, k + ASKING) for k in range(0, len(asking.places), ASKING)]
     labels = np.full(len(asking.places), NOBODY, np.int32)
-    if asking.own:
+    if asking.from_corpus:
         labels = corpus.labels_of(asking.places)
     asked: dict[int, Any] = {}
     """The embeddings of a group of queries, until they were compared with all panels."""
@@ -197,7 +197,7 @@ def ask(temperature: Temperature, grid: Tiling, asking: Asking, corpus: Labels) 
                 rows = asking.layout.parts_and_rows(asking.places[groups[group]])
                 asked[group] = later(_read, asking.run.storage, files, rows, labels[groups[group]], grid.precision)
             subtracted = None if taken is None else [taken[number] for number in grid.panel(panel)]
-            arguments = (grid, panel, asked[group], grid.neighbours + asking.own, subtracted)
+            arguments = (grid, panel, asked[group], grid.neighbours + asking.from_corpus, subtracted)
             yield Piece((group, panel), arguments, f"asking {group}, {panel}")
 
     for piece, rankings in run_tasks(cluster, _nearest, searches()):
@@ -206,12 +206,12 @@ def ask(temperature: Temperature, grid: Tiling, asking: Asking, corpus: Labels) 
         seen[group] += 1
         if seen[group] == grid.panels:
             del asked[group]
-    if asking.own:
+    if asking.from_corpus:
         near = {k: tuple(_others(ranking, labels[groups[k]]) for ranking in rankings) for k, rankings in near.items()}
     known = np.unique(
         np.concatenate([labels, *(ranking.label.ravel() for rankings in near.values() for ranking in rankings)])
     )
-    names, order, asker = corpus.names(known), share(corpus.order), "corpus" if asking.own else "queries"
+    names, order, asker = corpus.names(known), share(corpus.order), "corpus" if asking.from_corpus else "queries"
     targets = [
         (asker, asking.run.place("neighbours", model, temperature)),
         (f"{asker}-corrected", asking.run.place(CORRECTED, model, temperature)),
@@ -222,7 +222,7 @@ def ask(temperature: Temperature, grid: Tiling, asking: Asking, corpus: Labels) 
         """Every group and list."""
         for k, list_of in cluster.ordered([(k, list_of) for list_of in lists for k in range(len(groups))]):
             here, (name, folder) = groups[k], targets[list_of]
-            ids: Any = labels[here] if asking.own else pa.array(asking.layout.ids[asking.places[here]], pa.string())
+            ids: Any = labels[here] if asking.from_corpus else pa.array(asking.layout.ids[asking.places[here]], pa.string())
             answer = _Answer(ids, asking.numbers[here], near[k][list_of])
             places = (asking.run.storage, numbered(folder, k)), (grid.storage, grid.found(name, k))
             yield Piece((k, list_of), (answer, *places, names, order), f"answers {k}, {list_of}")

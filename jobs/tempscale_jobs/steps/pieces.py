@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -29,11 +30,10 @@ def ids_of(pieces: Iterable[Piece]) -> set[str]:
     return {text_id for piece in pieces for text_id in piece.arguments[0]}
 
 
-def with_texts(storage: Storage, index: Index, pieces: Iterable[Piece]) -> list[Piece]:
-    """The same pieces for workers, with their number and a table of ids and texts, which are read from the index."""
-    pieces = list(pieces)
+def with_texts(storage: Storage, index: Index, pieces: Sequence[Piece], *further: Any) -> list[Piece]:
+    """The same pieces for workers: a number, a table of ids and texts, which are read from the index, and `further`."""
     texts = texts_of(storage, index, ids_of(pieces)) if pieces else {}
     tables = [
         pa.table({"text_id": ids, "text": [texts[i] for i in ids]}) for ids in (piece.arguments[0] for piece in pieces)
     ]
-    return [piece._replace(arguments=(piece.number, table)) for piece, table in zip(pieces, tables, strict=True)]
+    return [piece._replace(arguments=(piece.number, table, *further)) for piece, table in zip(pieces, tables, strict=True)]

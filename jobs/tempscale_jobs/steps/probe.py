@@ -69,9 +69,7 @@ def _write(scope: Embedded, sample: list[str], lengths: list[int], stage: Stage)
     """Embed the missing pieces of the sample; a larger sample begins with the same pieces."""
     left = missing(scope.run.storage, pieces.of_sample(scope.run, scope.model, sample, CHUNK, [PREFIXES]))
     index = scope.texts.within(scope.index, pieces.ids_of(left))
-    work = pieces.with_texts(scope.run.storage, index, left)
-    work = [piece._replace(arguments=(*piece.arguments, lengths)) for piece in work]
-    for piece, _ in scope.crew.run(write_prefixes, work):
+    for piece, _ in scope.crew.run(write_prefixes, pieces.with_texts(scope.run.storage, index, left, lengths)):
         stage.advance(piece.size)
 
 

@@ -40,7 +40,7 @@ def listed(root: str) -> list[CacheKey]:
     store.check_reachable()
     keys = [name.removesuffix(f"/{KEY}") for name in store.list("") if name.endswith(f"/{KEY}")]
     if not keys:
-        raise UsageError(f"'{masked(root)}' holds no cache; give the folder that --cache named")
+        raise UsageError(f"'{masked(root)}' is no cache; give the folder that --cache named")
     entries = [entry for place in keys if (entry := _contents_of(store, place)) is not None]
     return sorted(entries, key=lambda entry: (entry.values["last_used"], entry.place), reverse=True)
 
@@ -98,7 +98,7 @@ def _contents(runs: list[str]) -> np.ndarray:
     for folder in runs:
         storage = finished(folder, "--keep ", "; give run folders whose texts are to be kept")
         if not (names := storage.list("texts")):
-            raise UsageError(f"'{masked(folder)}' no longer holds its texts: they were pruned; give runs that hold theirs")
+            raise UsageError(f"'{masked(folder)}' no longer has its texts: they were pruned; give runs that have theirs")
         found += [_hashes(storage.read_table(name, ["content_sha"]).column("content_sha")) for name in names]
     return np.unique(np.concatenate(found))
 

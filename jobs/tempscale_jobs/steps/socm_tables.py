@@ -12,8 +12,8 @@ from tempscale.stats.errors import between_error, documents_error, within_error
 from tempscale_jobs.tables.columns import finite
 
 SAME_MEAN_SHARE = 0.01
-_ERRORS_OF_GROUPS = (
-    "socm_p50_se", "socm_p95_se", "socm_over_1_share_se", "socm_over_1_share_se_superpopulation",
+_ONLY_OF_GROUPS = (
+    "groups", "socm_p50_se", "socm_p95_se", "socm_over_1_share_se", "socm_over_1_share_se_superpopulation",
 )  # fmt: skip
 """Columns that have figures only for groups."""
 _SCATTER_PAIRS, _SCATTER_BINS = 20_000, 64
@@ -79,17 +79,12 @@ def cells(
             if documents is not None:
                 error = _documents_error(block, a == b, documents[interval == a], documents[interval == b])
             rows.append(
-                {"interval_a": edges[a], "interval_b": edges[b], "pairs": len(values)}
-                | {
-                    "groups": None,
-                    "d_mu_mean": float(sample.d_mu[cell][mask].mean()),
-                    "d_sigma_mean": float(sample.d_sigma[cell][mask].mean()),
-                }
-                | {"socm_mean": float(values.mean()), "socm_se": corrected}
-                | {"socm_se_superpopulation": error, "socm_over_1_share": float((values > 1).mean()), "exact": exact}
-                | {"socm_p50": float(np.quantile(values, 0.5)), "socm_p95": float(np.quantile(values, 0.95))}
-                | {"d_sigma_error": 0.0}
-                | dict.fromkeys(_ERRORS_OF_GROUPS)
+                {"interval_a": edges[a], "interval_b": edges[b], "pairs": len(values), "exact": exact, "d_sigma_error": 0.0}
+                | {f"{d}_mean": float(getattr(sample, d)[cell][mask].mean()) for d in ("d_mu", "d_sigma")}
+                | {"socm_mean": float(values.mean()), "socm_se": corrected, "socm_se_superpopulation": error}
+                | {f"socm_p{share}": float(np.quantile(values, share / 100)) for share in (50, 95)}
+                | {"socm_over_1_share": float((values > 1).mean())}
+                | dict.fromkeys(_ONLY_OF_GROUPS)
             )
     return rows
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tempscale.stats.order import beside
+from tempscale.stats.order import serial_correlation
 from tempscale_jobs.runs.folder import Model, Run, all_means_by_text, place
 from tempscale_jobs.steps.blocks import COSINE
 from tempscale_jobs.steps.scope import Embedded
@@ -40,7 +40,7 @@ def look(scope: Embedded) -> None:
     # Subtract the interval's mean: texts may be sorted by length, which makes consecutive ones similar.
     ordinary = np.bincount(layout.interval, means, len(texts)) / texts
     stretches = _stretches(scope)
-    comparison = beside([means[stretch] - ordinary[layout.interval[stretch]] for stretch in stretches])
+    comparison = serial_correlation([means[stretch] - ordinary[layout.interval[stretch]] for stretch in stretches])
     if comparison is None:
         return
     pairs = np.concatenate([np.stack([stretch[:-1], stretch[1:]], axis=1) for stretch in stretches if len(stretch) > 1])

@@ -44,7 +44,7 @@ def test_exposure_by_hand():
 
 def test_queries_of_their_own_by_hand():
     # Three queries on four texts: the short text 0 answers all of them, the long text 3 one.
-    found = exposure(np.array([[0], [0], [3]]), np.array([0, 1, 1, 1]), 2, own=False)
+    found = exposure(np.array([[0], [0], [3]]), np.array([0, 1, 1, 1]), 2, from_corpus=False)
     np.testing.assert_allclose(found.slots_share, [2 / 3, 1 / 3])
     np.testing.assert_allclose(found.exposure, [8 / 3, 4 / 9])
 
@@ -83,7 +83,7 @@ def test_its_error_is_that_of_slots_that_share_texts(texts, k, own, more, seed):
 
 def test_its_error_by_hand():
     # All four queries find text 0, so that only the shares of the texts are uncertain: 2 ± √(1² + 1²).
-    found = exposure(np.zeros((4, 1), dtype=int), np.array([0, 1]), 2, own=False, population=4)
+    found = exposure(np.zeros((4, 1), dtype=int), np.array([0, 1]), 2, from_corpus=False, population=4)
     np.testing.assert_allclose(found.exposure, [2, 0])
     np.testing.assert_allclose(found.error, [2**0.5, 0], atol=1e-15)
     np.testing.assert_allclose(found.corrected, [1, 0], atol=1e-15)

@@ -280,7 +280,7 @@ def test_a_recipe_that_there_is_not(text, named):
     ("arguments", "named"),
     [
         (("length", DOCUMENTS[:99], TOKENS[:99], QUERIES), "100 documents.* 99"),
-        (("centre", DOCUMENTS, None, QUERIES[:20]), "100 asking texts.* 20"),
+        (("centre", DOCUMENTS, None, QUERIES[:20]), "100 queries.* 20"),
         (("length", DOCUMENTS, None, QUERIES), "lengths.* none"),
         (("length", DOCUMENTS, TOKENS.where(TOKENS > 20, 0), QUERIES), "at least 1 token"),
         (("length", DOCUMENTS, TOKENS[:9], QUERIES), "400 embeddings and 9"),

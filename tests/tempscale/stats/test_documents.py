@@ -15,9 +15,9 @@ from tempscale.stats.errors import (
     DocumentSums,
     between_error,
     documents_error,
+    enough_documents,
     equal_documents,
     error_of_sums,
-    tell_an_error,
     within_error,
 )
 from tempscale.stats.groups import pairs_of_sets
@@ -258,9 +258,9 @@ def test_documents_as_if_of_equal_size():
     assert equal_documents(np.array([0, 0, 0, 1])) == 16 / 10
     unequal = np.concatenate([np.zeros(500, dtype=int), 1 + np.arange(500) % 100])
     assert equal_documents(unequal) == 1000**2 / (500**2 + 100 * 25)
-    assert not tell_an_error(unequal)
-    assert not tell_an_error(np.repeat(np.arange(9), 5))
-    assert tell_an_error(np.repeat(np.arange(10), 5))
+    assert not enough_documents(unequal)
+    assert not enough_documents(np.repeat(np.arange(9), 5))
+    assert enough_documents(np.repeat(np.arange(10), 5))
     values = np.random.default_rng(0).standard_normal(1000)
     assert np.isnan(documents_error([values], [1.0], [unequal]))
 
