@@ -64,13 +64,13 @@ def _candidates(run: Run, model: Model) -> list[tuple[str, str]]:
     return [tuple(sorted((ids[rows[k]], ids[columns[k]]))) for k in best]
 
 
-def write_pair(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
+def write_pair(worker: actor.ModelActor, number: int, work: pa.Table) -> None:
     """Choose the pair of largest SOCM under the first temperature; write its tokens' coordinates, a part a temperature."""
     import torch
 
     from tempscale.second_order.socm import socm, socm_pairs
 
-    texts = {row[f"{side}"]: row[f"text_{side}"] for row in work.to_pylist() for side in "ab"}
+    texts = {row[side]: row[f"text_{side}"] for row in work.to_pylist() for side in "ab"}
     ids = list(texts)
     worker.note_processor()
     tokens = worker.encoder.tokenizer([texts[i] for i in ids], isolate=True)
@@ -103,7 +103,6 @@ def write_pair(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[st
         columns = {"d_mu": float(figures.d_mu), "d_sigma": float(figures.d_sigma), "socm": float(figures.socm)}
         name = worker.part(PAIR_PARTS, temperature, number)
         worker.storage.write_table(name, PAIR_PART.build_rows([row | columns for row in rows]))
-    return {"number": number, "texts": 2}
 
 
 def plane(first: Any, second: Any) -> list[np.ndarray]:

@@ -10,10 +10,8 @@ import time
 
 from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.steps.scope import Scope
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import Piece
 
 _TRIED = {False: (256, 512, 1024, 2048, 4096), True: (8192, 16_384, 32_768, 65_536, 131_072, 262_144)}
@@ -27,7 +25,7 @@ _CLOSE = 0.02
 def with_budget(scope: Scope) -> Embedding:
     """The scope's `encoding` with the model's token budget, measured on the first shard if configured."""
     if not scope.encoding.tune_batches:
-        return kept(scope.run, scope.cluster, scope.model, scope.encoding)
+        return stored(scope)
     with scope.journal.stage(scope.named("micro-batches")) as stage:
         name = actor.budget_name(scope.model)
         if not scope.run.storage.exists(name):
@@ -39,7 +37,7 @@ def with_budget(scope: Scope) -> Embedding:
             except IncompleteRun as error:  # Embedding itself will find the text that kills workers.
                 scope.crew.dismiss()
                 stage.note = f"not measured: {error}"
-        encoding = kept(scope.run, scope.cluster, scope.model, scope.encoding)
+        encoding = stored(scope)
         # Unchanged if the run folder has no budget for this kind of device.
         if encoding is not scope.encoding and (rates := scope.run.storage.read_json(name)["tokens_per_second"]):
             tried = ", ".join(f"{int(budget):,}: {rate:,}" for budget, rate in rates.items())
@@ -47,14 +45,14 @@ def with_budget(scope: Scope) -> Embedding:
     return encoding
 
 
-def kept(run: Run, cluster: Cluster, model: Model, encoding: Embedding) -> Embedding:
-    """`encoding` with the budget in the run folder, where a user's budget is written first."""
-    name = actor.budget_name(model)
-    if not run.storage.exists(name):
+def stored(scope: Scope) -> Embedding:
+    """The scope's `encoding` with the budget in the run folder, where a user's budget is written first."""
+    storage, encoding, name = scope.run.storage, scope.encoding, actor.budget_name(scope.model)
+    if not storage.exists(name):
         if encoding.token_budget is None:
             return encoding
-        run.storage.write_json(name, actor.budget_to_keep(encoding.token_budget, None))
-    budget = actor.budget_kept(run.storage.read_json(name), "cuda" if cluster.gpus else "cpu")
+        storage.write_json(name, actor.budget_to_keep(encoding.token_budget, None))
+    budget = actor.budget_kept(storage.read_json(name), "cuda" if scope.cluster.gpus else "cpu")
     # None if the run has moved to another kind of device.
     return encoding if budget is None else encoding.model_copy(update={"token_budget": budget})
 

@@ -53,8 +53,8 @@ class LookedUp:
 
     def in_words(self, texts: int) -> str:
         """The result of the look-up of `texts` texts, for the terminal."""
-        unused = "".join(f"; not used: {number:,} {why}" for why, number in sorted(self.ignored.items()))
-        return f"{self.found:,} of {count(texts, 'text')} known{unused}"
+        unused = "".join(f"; ignored: {number:,} {why}" for why, number in sorted(self.ignored.items()))
+        return f"{self.found:,} of {count(texts, 'text')} in the cache{unused}"
 
 
 def look_up(scope: Scope, cache: Cache | None) -> LookedUp:

@@ -25,7 +25,7 @@ def measure(scope: Embedded) -> None:
         return
     with scope.journal.stage(scope.named("precision"), min(len(scope.texts), SAMPLE)) as stage:
         result = _cosine_to_float32(scope, stage)
-        stage.note = f"cosine to float32: {result['cosine_least']:.6f} at least, {result['cosine_mean']:.6f} in the mean"
+        stage.note = f"cosine to float32: at least {result['cosine_least']:.6f}, on average {result['cosine_mean']:.6f}"
 
 
 def _cosine_to_float32(scope: Embedded, stage: Stage) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def probe(scope: Embedded) -> None:
         lengths = prefixes(scope.texts, scope.model.max_length)
         eligible = np.flatnonzero(scope.texts.tokens >= lengths[-1]) if lengths else np.zeros(0, np.int64)
         if len(eligible) < 2 or not lengths:
-            stage.note = "left out: too few texts are long enough"
+            stage.note = "skipped: too few texts are long enough"
             return
         size = _embed(scope, eligible, lengths, stage)
         population = scope.texts.population(len(eligible))

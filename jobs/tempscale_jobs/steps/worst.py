@@ -81,7 +81,7 @@ def search(scope: Embedded) -> None:
     """Write socm_pairs and socm_search of the whole corpus under every temperature, after `begin`."""
     with scope.journal.stage(scope.named("most collapsed pairs")) as stage:
         counts = _search(scope, stage)
-        stage.note = f"of {counts['pairs']:,} pairs {counts['exact']:,} left by the bounds, exact"
+        stage.note = f"{counts['exact']:,} of {counts['pairs']:,} pairs remained after the bounds; these are exact"
 
 
 def _search(scope: Embedded, stage: Stage) -> dict[str, int]:
@@ -95,7 +95,7 @@ def _search(scope: Embedded, stage: Stage) -> dict[str, int]:
         stage.tell(f"bounds over all pairs, τ {t.canonical}")
         searches[t.slug] = seed_thresholds(scope, t, seeds[t.slug], means)
         left[t.slug] = left_by_bounds(scope, t, searches[t.slug])
-    stage.tell("factors of the texts that are left")
+    stage.tell("factors of the remaining texts")
     texts = {slug: np.unique(pairs.places) for slug, pairs in left.items()}
     if todo:
         # A new crew: that of earlier steps was dismissed to free memory for the tiles.
