@@ -254,11 +254,7 @@ GROUPS = Subject(
         ),
         ("pairs_of_sets", "np.concatenate([every - same, same], axis=1)", "np.concatenate([every, same], axis=1)"),
         ("_weighted", "known = np.where(counts > 0, weights, 0.0)", "known = weights * np.ones(counts.shape)"),
-        (
-            "GroupSums.replicates",
-            "_weighted(left.sums[has], left.counts[has], weights)",
-            "_weighted(left.sums, left.counts, weights)",
-        ),
+        ("GroupSums.replicates", "values.sum(0) - values[has]", "values.sum(0) - values"),
         ("quantile", "float(high - low) / (2 * Z_95)", "float(high - low) / Z_95"),
         ("quantile", "... or ends[0] <= 0 or ends[1] >= 1 or ...", "... or ends[0] <= 0 or ..."),
         ("covariance_of_shares", "4 / texts * (np.diag(p) - np.outer(p, p))", "4 / texts * np.diag(p)"),

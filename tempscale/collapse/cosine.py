@@ -215,11 +215,11 @@ class _TileResults:
         return CosineTiles(replace(self._cells, first=first, second=second), pairs, self._near)
 
 
-def nearest(asking: Block, blocks: Iterable[Block], neighbours: int) -> Nearest:
+def nearest(queries: Block, blocks: Iterable[Block], neighbours: int) -> Nearest:
     """The nearest texts of some blocks to each query: the same lists, to the bit, as `cosine_tiles` keeps for its rows.
 
     Args:
-        asking: the queries; only their embeddings are used.
+        queries: only their embeddings are used.
         blocks: the texts, none of them twice; they are consumed one at a time.
         neighbours: how many texts to keep for every query, at least 1.
 
@@ -228,23 +228,23 @@ def nearest(asking: Block, blocks: Iterable[Block], neighbours: int) -> Nearest:
     """
     from tempscale.collapse.kernel import search
 
-    result = Nearest.empty(len(asking), neighbours)
-    floor = np.full(len(asking), -np.inf, asking.embeddings.dtype)
+    result = Nearest.empty(len(queries), neighbours)
+    floor = np.full(len(queries), -np.inf, queries.embeddings.dtype)
     for block in blocks:
-        for start, begin, product in _products(asking, block, diagonal=False):
+        for start, begin, product in _products(queries, block, diagonal=False):
             search(product, start, result.cosine, result.label, block.labels[begin : begin + product.shape[1]], floor)
     return result
 
 
 def nearest_corrected(
-    asking: Block, blocks: Iterable[tuple[Block, Float[np.ndarray, " text"]]], neighbours: int
+    queries: Block, blocks: Iterable[tuple[Block, Float[np.ndarray, " text"]]], neighbours: int
 ) -> tuple[Nearest, Nearest]:
     """The nearest texts by cosine, and by cosine minus a number of each text: see `correction.values.Length`.
 
         s(q, d) = ⟨q, d⟩ − f_d
 
     Args:
-        asking: the queries; only their embeddings are used.
+        queries: only their embeddings are used.
         blocks: the texts, none of them twice, each block with f of its texts, float32.
         neighbours: how many texts to keep for every query, at least 1.
 
@@ -253,10 +253,10 @@ def nearest_corrected(
     """
     from tempscale.collapse.kernel import search
 
-    plain, moved = (Nearest.empty(len(asking), neighbours) for _ in range(2))
-    floor, floor_moved = (np.full(len(asking), -np.inf, asking.embeddings.dtype) for _ in range(2))
+    plain, moved = (Nearest.empty(len(queries), neighbours) for _ in range(2))
+    floor, floor_moved = (np.full(len(queries), -np.inf, queries.embeddings.dtype) for _ in range(2))
     for block, offsets in blocks:
-        for start, begin, product in _products(asking, block, diagonal=False):
+        for start, begin, product in _products(queries, block, diagonal=False):
             window = slice(begin, begin + product.shape[1])
             search(product, start, plain.cosine, plain.label, block.labels[window], floor)
             np.subtract(product, offsets[window], out=product)

@@ -41,7 +41,7 @@ class Exposure(NamedTuple):
     """The same for repeated draws of as many texts from the finite population: 0 if all were drawn and all are queries."""
 
 
-class Asked(NamedTuple):
+class QueryNeighbours(NamedTuple):
     """The nearest texts of some queries."""
 
     unit: Int[np.ndarray, " query"]
@@ -68,18 +68,18 @@ class Units(NamedTuple):
         texts: int,
         queries: int = 0,
         documents: Int[np.ndarray, " text"] | None = None,
-        asking: Int[np.ndarray, " query"] | None = None,
+        query_documents: Int[np.ndarray, " query"] | None = None,
     ) -> Units:
-        """The units of numbers of texts and of queries that are no texts; each one's document is its unit, if given."""
+        """The units of `texts` texts and `queries` further queries; if documents are given, these are the units."""
         text_units, first = _numbered(documents, texts)
-        query_units, query_count = _numbered(asking, queries)
+        query_units, query_count = _numbered(query_documents, queries)
         return cls(text_units, query_units, first, first + query_count)
 
-    def of_asking(self, asking: Int[np.ndarray, " query"], from_corpus: bool) -> Int[np.ndarray, " query"]:
+    def of_queries(self, numbers: Int[np.ndarray, " query"], from_corpus: bool) -> Int[np.ndarray, " query"]:
         """The unit of each query, from its number among the texts (`from_corpus`) or among the queries that are no texts."""
         if from_corpus:
-            return asking if self.texts is None else self.texts[asking]
-        return self.first + (asking if self.queries is None else self.queries[asking])
+            return numbers if self.texts is None else self.texts[numbers]
+        return self.first + (numbers if self.queries is None else self.queries[numbers])
 
 
 def _numbered(names: Int[np.ndarray, " text"] | None, count: int) -> tuple[Int[np.ndarray, " text"] | None, int]:
@@ -119,7 +119,7 @@ class Slots:
 
 
 def slots(
-    asked: Iterable[Asked],
+    neighbours: Iterable[QueryNeighbours],
     interval: Int[np.ndarray, " text"],
     intervals: int,
     units: range,
@@ -130,7 +130,7 @@ def slots(
     """Count the slots of some units.
 
     Args:
-        asked: all queries with their nearest texts, each once.
+        neighbours: all queries with their nearest texts, each once.
         interval: length interval of every text that could be a neighbour.
         intervals: how many length intervals there are.
         units: consecutive units; the counts of ranges that contain each unit once add up to those of all.
@@ -142,7 +142,7 @@ def slots(
     """
     low, width = units.start, len(units)
     fills, asks, between = [], [], []
-    for query, filler, filling in _filled(asked, unit):
+    for query, filler, filling in _filled(neighbours, unit):
         kind = interval[filler].astype(np.int64)
         inside = (filling >= low) & (filling < units.stop)
         fills.append((filling[inside] - low) * intervals + kind[inside])
@@ -162,10 +162,10 @@ def slots(
 
 
 def _filled(
-    asked: Iterable[Asked], unit: Int[np.ndarray, " text"] | None
+    neighbours: Iterable[QueryNeighbours], unit: Int[np.ndarray, " text"] | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """The query's unit, the filler and the filler's unit of every filled slot, in large chunks."""
-    for queries in asked:
+    for queries in neighbours:
         for start in range(0, len(queries.text), AT_ONCE):
             nearest = queries.text[start : start + AT_ONCE]
             filled = nearest != NOBODY
@@ -214,7 +214,7 @@ def exposures(
     texts: Slots,
     population: float = np.inf,
     documents: Slots | None = None,
-    asking: float = 1.0,
+    query_share: float = 1.0,
 ) -> Exposure:
     """Exposure of each length interval, with the errors that its slots have as dyads.
 
@@ -238,7 +238,7 @@ def exposures(
         texts: the counts of all slots, each text a unit by itself.
         population: N; by default texts are drawn from an infinite corpus.
         documents: the counts by document; by default each text is drawn separately.
-        asking: ρ, where the queries are texts.
+        query_share: ρ, where the queries are texts.
 
     Returns:
         Shares, exposures and their errors, computed from the counts in exact fractions. V is not a sum of squares; if it is
@@ -248,7 +248,7 @@ def exposures(
     n, slots, intervals = sum(count), max(1, sum(filled)), len(count)
     shares, slot_shares = np.array(count) / n, np.array(filled) / slots
     ratio, error, corrected = np.full((3, intervals), np.nan)
-    drawn, asks = Fraction(min(1.0, n / population)), Fraction(min(1.0, asking))
+    drawn, asks = Fraction(min(1.0, n / population)), Fraction(min(1.0, query_share))
     for b in (b for b in range(intervals) if count[b]):
         s, p = Fraction(filled[b], slots), Fraction(count[b], n)
         ratio[b] = float(s / p)
@@ -284,7 +284,7 @@ def exposure(
     *,
     population: float = np.inf,
     documents: Int[np.ndarray, " text"] | None = None,
-    asking: Int[np.ndarray, " query"] | None = None,
+    query_documents: Int[np.ndarray, " query"] | None = None,
     sample: Int[np.ndarray, " query"] | None = None,
 ) -> Exposure:
     """Exposure of each length interval, from the neighbours of some queries; see `exposures`.
@@ -296,7 +296,7 @@ def exposure(
         from_corpus: the queries are texts: all of them in the same order, or a sample.
         population: number of texts that these were drawn from.
         documents: the document of each text, as whole numbers; by default each text is drawn separately.
-        asking: the document of each query, unless the queries are texts.
+        query_documents: the document of each query, unless the queries are texts.
         sample: the numbers of the texts that are queries, a random sample of all.
 
     Returns:
@@ -304,17 +304,17 @@ def exposure(
         (`stats.errors.enough_documents`).
     """
     texts, queries = len(interval), len(label)
-    who = sample if sample is not None else np.arange(queries)
+    numbers = sample if sample is not None else np.arange(queries)
 
     def counted(units: Units) -> Slots:
-        asked = [Asked(units.of_asking(who, from_corpus), label)]
-        return slots(asked, interval, intervals, range(units.total), count=units.total, unit=units.texts)[0]
+        neighbours = [QueryNeighbours(units.of_queries(numbers, from_corpus), label)]
+        return slots(neighbours, interval, intervals, range(units.total), count=units.total, unit=units.texts)[0]
 
     others = 0 if from_corpus else queries
     by_document = None
-    if documents is not None or asking is not None:
-        by_document = counted(Units.of(texts, others, documents, asking))
+    if documents is not None or query_documents is not None:
+        by_document = counted(Units.of(texts, others, documents, query_documents))
     result = exposures(counted(Units.of(texts, others)), population, by_document, queries / texts if from_corpus else 1.0)
-    if all(enough_documents(labels) for labels in (documents, asking) if labels is not None):
+    if all(enough_documents(labels) for labels in (documents, query_documents) if labels is not None):
         return result
     return result._replace(error=np.full(intervals, np.nan))

@@ -22,7 +22,7 @@ NO_MEMORY = "it needs more memory than there is"
 
 
 def micro_batches(lengths: Sequence[int], token_budget: int, packed: bool = False) -> list[list[int]]:
-    """Batches of indices, longest first, of at most `token_budget` padded tokens or one sequence; if packed, no padding."""
+    """Batches of indices, longest first, of at most `token_budget` padded tokens or one; padding is free if packed."""
     batches: list[list[int]] = []
     longest = tokens = 0
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

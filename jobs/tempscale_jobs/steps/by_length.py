@@ -13,7 +13,7 @@ from tempscale.correction.curve import Curve
 from tempscale.correction.recipes import LEAST_TEXTS
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import Model, Run
-from tempscale_jobs.steps.neighbours import Asking
+from tempscale_jobs.steps.neighbours import Queries
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.workers.dispatch import results
 
@@ -47,19 +47,19 @@ class Fitting:
         """The embeddings of these texts."""
         return self.scope.embeddings(self.temperature, self.sample)
 
-    def of(self, asking: Asking, bounds: list[tuple[int, int]]) -> list[np.ndarray] | None:
+    def of(self, queries: Queries, bounds: list[tuple[int, int]]) -> list[np.ndarray] | None:
         """The float32 offsets of each block's texts, from a correction that is written to corrections/; None without one."""
-        too_few = min(len(self.sample), len(asking.places)) < LEAST_TEXTS
+        too_few = min(len(self.sample), len(queries.places)) < LEAST_TEXTS
         run, model = self.scope.run, self.scope.model
         if self.temperature != run.temperatures[0] or not self.scope.analysis.length_correction or too_few:
             return None
-        asking_scope = replace(self.scope, run=asking.run, texts=asking.layout)
-        queries = None if asking.from_corpus else asking_scope.embeddings(self.temperature, asking.places[:FITTED])
+        query_scope = replace(self.scope, run=queries.run, texts=queries.layout)
+        query_embeddings = None if queries.from_corpus else query_scope.embeddings(self.temperature, queries.places[:FITTED])
         tokens = np.maximum(self.scope.texts.tokens, 1)
         # In a task, because torch would take 150 MB of this process.
-        arguments = [(self._documents, tokens[self.sample], queries)]
+        arguments = [(self._documents, tokens[self.sample], query_embeddings)]
         ((data, knots, values),) = results(self.scope.cluster, _fitted, arguments, "correction by length")
-        who = "corpus" if asking.from_corpus else "queries"
+        who = "corpus" if queries.from_corpus else "queries"
         path = name(run, model, self.temperature, who)
         run.storage.write_json(path, model.fitted(self.temperature, [data]), plain=True)
         offsets = Curve(knots, values)(tokens).astype(np.float32)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tempscale.collapse.aggregates import Duplicates, merge_tree
-from tempscale.collapse.exposure import Asked, Slots, Units, exposures, slots
+from tempscale.collapse.exposure import QueryNeighbours, Slots, Units, exposures, slots
 from tempscale.collapse.neighbours import PowerSums, skewness
 from tempscale.collapse.tiles import upper_triangle
 from tempscale.stats.errors import enough_documents
@@ -23,7 +23,7 @@ from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.steps import blocks, by_length, neighbours
 from tempscale_jobs.steps.blocks import COSINE, Merging, Tiling
 from tempscale_jobs.steps.layout import Layout, Order, layout
-from tempscale_jobs.steps.neighbours import Asking, FoundNeighbours, Labels
+from tempscale_jobs.steps.neighbours import FoundNeighbours, Labels, Queries
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES
@@ -77,9 +77,9 @@ def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
     if grid.neighbours:
         if full and len(texts) > 1:
             _merge(step, labels, rows)
-        _ask_itself(step, labels, rows)
+        _search_with_texts(step, labels, rows)
         if queries is not None:
-            _ask(step, labels, queries, rows)
+            _search_with_queries(step, labels, queries, rows)
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows.exposure))
     run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(rows.corrected))
     run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(rows.hubs))
@@ -135,43 +135,42 @@ def _merge(step: _Step, labels: Labels, rows: _Rows) -> None:
     rows.hubs.extend(ranked(step.key, "hub", counted[-1].most, counted[-1].times, scope.texts))
 
 
-def _ask_itself(step: _Step, labels: Labels, rows: _Rows) -> None:
+def _search_with_texts(step: _Step, labels: Labels, rows: _Rows) -> None:
     """Search with a sample of the texts; if the tiles have found their neighbours, only for the corrected exposures."""
     scope, texts = step.scope, step.scope.texts
     every = step.full and len(texts) <= by_length.ALL_ASK
     drawn = np.arange(len(texts)) if every else np.sort(texts.sample(scope.analysis.exposure_sample))
-    fitted = Asking(scope.run, texts, step.correction.sample, step.correction.sample, from_corpus=True)
-    taken = step.correction.of(fitted, step.bounds) if len(drawn) else None
-    if len(texts) > 1 and (not step.full or taken is not None):
-        asking = Asking(scope.run, texts, drawn, drawn, from_corpus=True, taken=taken, plain=not step.full)
-        asked = neighbours.ask(step.temperature, step.grid, asking, labels)
-        graph = Graph(asked.files, len(drawn), from_corpus=True, every=every)
+    fitted = Queries(scope.run, texts, step.correction.sample, step.correction.sample, from_corpus=True)
+    offsets = step.correction.of(fitted, step.bounds) if len(drawn) else None
+    if len(texts) > 1 and (not step.full or offsets is not None):
+        sampled = Queries(scope.run, texts, drawn, drawn, from_corpus=True, offsets=offsets, plain=not step.full)
+        found = neighbours.search(step.temperature, step.grid, sampled, labels)
+        graph = Graph(found.files, len(drawn), from_corpus=True, every=every)
         if not step.full:
             rows.exposure.extend(step.rows(graph))
-        rows.corrected.extend(_corrected(step, graph, asked))
+        rows.corrected.extend(_corrected(step, graph, found))
 
 
-def _ask(step: _Step, labels: Labels, queries: Run, rows: _Rows) -> None:
+def _search_with_queries(step: _Step, labels: Labels, queries: Run, rows: _Rows) -> None:
     """Search with the queries."""
     scope, texts = step.scope, step.scope.texts
-    asking = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
-    drawn = np.arange(len(asking)) if step.full else asking.sample(scope.analysis.exposure_sample)
-    drawn = drawn[np.argsort(asking.stored[drawn])]  # In the order of their source.
-    request = Asking(queries, asking, drawn, np.arange(len(drawn)), from_corpus=False)
-    asked = neighbours.ask(
-        step.temperature, step.grid, replace(request, taken=step.correction.of(request, step.bounds)), labels
-    )
-    documents = None if asking.documents is None else asking.documents[drawn]
-    graph = Graph(asked.files, len(drawn), from_corpus=False, every=len(drawn) == len(asking), documents=documents)
+    query_layout = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
+    drawn = np.arange(len(query_layout)) if step.full else query_layout.sample(scope.analysis.exposure_sample)
+    drawn = drawn[np.argsort(query_layout.stored[drawn])]  # In the order of their source.
+    request = Queries(queries, query_layout, drawn, np.arange(len(drawn)), from_corpus=False)
+    request = replace(request, offsets=step.correction.of(request, step.bounds))
+    found = neighbours.search(step.temperature, step.grid, request, labels)
+    documents = None if query_layout.documents is None else query_layout.documents[drawn]
+    graph = Graph(found.files, len(drawn), from_corpus=False, every=len(drawn) == len(query_layout), documents=documents)
     rows.exposure.extend(step.rows(graph))
-    rows.corrected.extend(_corrected(step, graph, asked))
+    rows.corrected.extend(_corrected(step, graph, found))
 
 
 class Graph(NamedTuple):
     """The nearest texts of some queries, in parts."""
 
     files: list[str]
-    asked: int
+    queries: int
     """The number of queries."""
     from_corpus: bool
     """Whether the queries are texts of the corpus."""
@@ -197,7 +196,8 @@ class _Counted(NamedTuple):
 
 def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_Counted]:
     """Count the slots of a graph for the nearest text alone and for all k, by text and, where there are any, by document."""
-    others, by_document = 0 if graph.from_corpus else graph.asked, texts.documents is not None or graph.documents is not None
+    others = 0 if graph.from_corpus else graph.queries
+    by_document = texts.documents is not None or graph.documents is not None
     levels = [Units.of(len(texts), others)]
     levels += [Units.of(len(texts), others, texts.documents, graph.documents)] if by_document else []
     interval, work = share(texts.interval), []
@@ -249,15 +249,15 @@ def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units,
     """Count the slots of a range of units, and for texts N_k and its largest values."""
     here, keys = part
 
-    def asked(k: int) -> Iterator[Asked]:
+    def query_neighbours(k: int) -> Iterator[QueryNeighbours]:
         for name in graph.files:
             table = grid.storage.read_table(name)
-            unit = units.of_asking(table.column("asker").to_numpy(), graph.from_corpus)
-            yield Asked(unit, parts.matrix(table, "place")[:, :k])
+            unit = units.of_queries(table.column("asker").to_numpy(), graph.from_corpus)
+            yield QueryNeighbours(unit, parts.matrix(table, "place")[:, :k])
 
     counted = []
     for k in _numbers(grid):
-        counts, filled = slots(asked(k), interval, grid.intervals, here, count=units.total, unit=units.texts)
+        counts, filled = slots(query_neighbours(k), interval, grid.intervals, here, count=units.total, unit=units.texts)
         times = filled[: 0 if keys is None else len(keys)]
         most = here.start + largest(times, keys) if keys is not None else np.zeros(0, np.int64)
         counted.append(_OfUnits(counts, PowerSums.of(times), most, times[most - here.start]))
@@ -267,7 +267,7 @@ def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units,
 def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key: dict[str, Any]) -> list[dict[str, Any]]:
     """One row for each interval, for the nearest text alone and for all k."""
     population = texts.population(len(texts)) if graph.from_corpus else float("inf")
-    share = graph.asked / len(texts) if graph.from_corpus else 1.0
+    share = graph.queries / len(texts) if graph.from_corpus else 1.0
     enough = all(enough_documents(column) for column in (texts.documents, graph.documents) if column is not None)
     rows = []
     for counts in counted:
@@ -275,7 +275,7 @@ def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key:
         hubness = skewness(counts.occurrence) if graph.every else None
         rows += [
             key
-            | {"asked_by": "corpus" if graph.from_corpus else "queries", "queries": graph.asked, "k": counts.k}
+            | {"asked_by": "corpus" if graph.from_corpus else "queries", "queries": graph.queries, "k": counts.k}
             | {"interval": texts.edges[b], "texts": int(counts.by_text.texts[b])}
             | {"texts_share": float(figures.texts_share[b]), "slots_share": float(figures.slots_share[b])}
             | {"exposure": float(figures.exposure[b]), "exposure_se": float(figures.corrected[b])}
@@ -285,13 +285,13 @@ def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key:
     return rows
 
 
-def _corrected(step: _Step, graph: Graph, asked: FoundNeighbours) -> list[dict[str, Any]]:
+def _corrected(step: _Step, graph: Graph, found: FoundNeighbours) -> list[dict[str, Any]]:
     """Rows of exposure_corrected; none without a correction."""
-    if not asked.corrected:
+    if not found.corrected:
         return []
     rows = []
-    for row in step.rows(graph._replace(files=asked.corrected)):
-        shares = asked.kept[asked.interval == step.scope.texts.edges.index(row["interval"])]
+    for row in step.rows(graph._replace(files=found.corrected)):
+        shares = found.kept[found.interval == step.scope.texts.edges.index(row["interval"])]
         share_kept = float(shares.mean()) if len(shares) and row["k"] == step.grid.neighbours else None
         rows.append(row | {"correction": by_length.RECIPE, "neighbours_kept": share_kept})
     return rows

@@ -39,7 +39,7 @@ class Cells:
     names: list[tuple[int, int]]
     """All cells a ≤ b of intervals."""
     column: np.ndarray
-    """The column of each pair in the sums: its cell, or for pairs inside one document, which come last, another one."""
+    """The column of each pair in the sums: its cell; cells of pairs inside one document are separate and come last."""
     drawn: np.ndarray
     """The set of documents of each pair's group, or the group itself."""
     shape: tuple[int, int]

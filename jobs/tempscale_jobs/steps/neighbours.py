@@ -26,7 +26,7 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import NEIGHBOURS
 from tempscale_jobs.workers.dispatch import Piece, later, run_tasks, share
 
-ASKING = 4096
+QUERIES_OF_A_TASK = 4096
 """Queries of a task, whose embeddings are in memory next to a block."""
 
 
@@ -144,7 +144,7 @@ def _write_found(storage: Storage, name: str, asker: np.ndarray, near: Nearest, 
 
 
 @dataclass(frozen=True)
-class Asking:
+class Queries:
     """Queries for their nearest texts of a corpus: texts of the run queries/, or of the corpus itself."""
 
     run: Run
@@ -155,7 +155,7 @@ class Asking:
     """The number of each query: a text's place, or a query's number."""
     from_corpus: bool
     """Whether they are texts of the corpus, which are not their own neighbours."""
-    taken: Sequence[np.ndarray] | None = None
+    offsets: Sequence[np.ndarray] | None = None
     """The offsets of each block's texts, for a search by corrected similarity too."""
     plain: bool = True
     """Whether the nearest by cosine are written."""
@@ -178,62 +178,64 @@ class FoundNeighbours(NamedTuple):
     """The interval of each query."""
 
 
-def ask(temperature: Temperature, grid: Tiling, asking: Asking, corpus: Labels) -> FoundNeighbours:
+def search(temperature: Temperature, grid: Tiling, queries: Queries, corpus: Labels) -> FoundNeighbours:
     """Find and write the nearest texts of some queries in all blocks of the corpus."""
-    cluster, model, taken = corpus.scope.cluster, corpus.scope.model, asking.taken
-    files = asking.run.storage.list(asking.run.place("texts", model, temperature))
-    groups = [slice(k, k + ASKING) for k in range(0, len(asking.places), ASKING)]
-    labels = np.full(len(asking.places), NOBODY, np.int32)
-    if asking.from_corpus:
-        labels = corpus.labels_of(asking.places)
-    asked: dict[int, Any] = {}
+    cluster, model, offsets = corpus.scope.cluster, corpus.scope.model, queries.offsets
+    files = queries.run.storage.list(queries.run.place("texts", model, temperature))
+    groups = [slice(k, k + QUERIES_OF_A_TASK) for k in range(0, len(queries.places), QUERIES_OF_A_TASK)]
+    labels = np.full(len(queries.places), NOBODY, np.int32)
+    if queries.from_corpus:
+        labels = corpus.labels_of(queries.places)
+    embeddings: dict[int, Any] = {}
     """The embeddings of a group of queries, until they were compared with all panels."""
     seen, near = dict.fromkeys(range(len(groups)), 0), dict[int, tuple[Nearest, ...]]()
 
     def searches() -> Iterator[Piece]:
         """Every group and panel; the embeddings of a group are read for its first panel."""
         for group, panel in cluster.ordered([(g, p) for g in range(len(groups)) for p in range(grid.panels)]):
-            if group not in asked:
-                rows = asking.layout.parts_and_rows(asking.places[groups[group]])
-                asked[group] = later(_read, asking.run.storage, files, rows, labels[groups[group]], grid.precision)
-            subtracted = None if taken is None else [taken[number] for number in grid.panel(panel)]
-            arguments = (grid, panel, asked[group], grid.neighbours + asking.from_corpus, subtracted)
-            yield Piece((group, panel), arguments, f"asking {group}, {panel}")
+            if group not in embeddings:
+                rows = queries.layout.parts_and_rows(queries.places[groups[group]])
+                embeddings[group] = later(_read, queries.run.storage, files, rows, labels[groups[group]], grid.precision)
+            subtracted = None if offsets is None else [offsets[number] for number in grid.panel(panel)]
+            arguments = (grid, panel, embeddings[group], grid.neighbours + queries.from_corpus, subtracted)
+            yield Piece((group, panel), arguments, f"queries {group}, panel {panel}")
 
     for piece, rankings in run_tasks(cluster, _nearest, searches()):
         group, _ = piece.number
         near[group] = tuple(a.merged(b) for a, b in zip(near[group], rankings, strict=True)) if group in near else rankings
         seen[group] += 1
         if seen[group] == grid.panels:
-            del asked[group]
-    if asking.from_corpus:
+            del embeddings[group]
+    if queries.from_corpus:
         near = {k: tuple(_others(ranking, labels[groups[k]]) for ranking in rankings) for k, rankings in near.items()}
     known = np.unique(
         np.concatenate([labels, *(ranking.label.ravel() for rankings in near.values() for ranking in rankings)])
     )
-    names, order, asker = corpus.names(known), share(corpus.order), "corpus" if asking.from_corpus else "queries"
+    names, order, asker = corpus.names(known), share(corpus.order), "corpus" if queries.from_corpus else "queries"
     targets = [
-        (asker, asking.run.place("neighbours", model, temperature)),
-        (f"{asker}-corrected", asking.run.place(CORRECTED, model, temperature)),
+        (asker, queries.run.place("neighbours", model, temperature)),
+        (f"{asker}-corrected", queries.run.place(CORRECTED, model, temperature)),
     ]
-    lists = [*([0] if asking.plain else []), *([1] if taken is not None else [])]
+    lists = [*([0] if queries.plain else []), *([1] if offsets is not None else [])]
 
     def answers() -> Iterator[Piece]:
         """Every group and list."""
         for k, list_of in cluster.ordered([(k, list_of) for list_of in lists for k in range(len(groups))]):
             here, (name, folder) = groups[k], targets[list_of]
-            ids: Any = labels[here] if asking.from_corpus else pa.array(asking.layout.ids[asking.places[here]], pa.string())
-            answer = _Answer(ids, asking.numbers[here], near[k][list_of])
-            places = (asking.run.storage, numbered(folder, k)), (grid.storage, grid.found(name, k))
+            ids: Any = labels[here]
+            if not queries.from_corpus:
+                ids = pa.array(queries.layout.ids[queries.places[here]], pa.string())
+            answer = _Answer(ids, queries.numbers[here], near[k][list_of])
+            places = (queries.run.storage, numbered(folder, k)), (grid.storage, grid.found(name, k))
             yield Piece((k, list_of), (answer, *places, names, order), f"answers {k}, {list_of}")
 
     for _ in run_tasks(cluster, _write_answer, answers()):
         pass
     names_of = [[grid.found(asker, k) for k in range(len(groups))] for asker, _ in targets]
-    shares = [_shares_kept(*near[k]) for k in range(len(groups))] if taken is not None else [np.zeros(0)]
+    shares = [_shares_kept(*near[k]) for k in range(len(groups))] if offsets is not None else [np.zeros(0)]
     return FoundNeighbours(
-        names_of[0] if asking.plain else [], names_of[1] if taken is not None else [], np.concatenate(shares),
-        asking.layout.interval[asking.places],
+        names_of[0] if queries.plain else [], names_of[1] if offsets is not None else [], np.concatenate(shares),
+        queries.layout.interval[queries.places],
     )  # fmt: skip
 
 
@@ -252,12 +254,12 @@ def _read(
     return Block(embeddings, np.zeros(len(labels), np.int64), labels)
 
 
-def _nearest(grid: Tiling, panel: int, asking: Block, k: int, taken: list[np.ndarray] | None) -> tuple[Nearest, ...]:
-    """The nearest texts of one panel, by cosine and, with offsets `taken`, by corrected similarity."""
+def _nearest(grid: Tiling, panel: int, queries: Block, k: int, offsets: list[np.ndarray] | None) -> tuple[Nearest, ...]:
+    """The nearest texts of one panel, by cosine and, with offsets, by corrected similarity."""
     panel_blocks = (blocks.read_block(grid, number, grid.precision) for number in grid.panel(panel))
-    if taken is None:
-        return (nearest(asking, panel_blocks, k),)
-    return nearest_corrected(asking, zip(panel_blocks, taken, strict=True), k)
+    if offsets is None:
+        return (nearest(queries, panel_blocks, k),)
+    return nearest_corrected(queries, zip(panel_blocks, offsets, strict=True), k)
 
 
 def _others(near: Nearest, labels: np.ndarray) -> Nearest:

@@ -114,18 +114,18 @@ def test_errors_of_exposure_are_those_of_all_pairs_of_slots(own):
         np.fill_diagonal(cosine, -np.inf)
     label = np.argsort(-cosine, axis=1)[:, :3]
     interval, documents, asking = np.arange(40) % 3, np.arange(40) % 12, np.arange(15) % 11
-    found = exposure(label, interval, 3, own, documents=documents, asking=None if own else asking)
+    found = exposure(label, interval, 3, own, documents=documents, query_documents=None if own else asking)
     plain = exposure(label, interval, 3, own)
     for b in range(3):
         expected = brute_exposure_error(label.tolist(), interval, b, own, documents, asking)
         assert found.error[b] == pytest.approx(expected, rel=1e-10)
     np.testing.assert_array_equal(found.corrected, plain.corrected)
-    each = exposure(label, interval, 3, own, documents=np.arange(40), asking=None if own else np.arange(15))
+    each = exposure(label, interval, 3, own, documents=np.arange(40), query_documents=None if own else np.arange(15))
     np.testing.assert_allclose(each.error, plain.error, rtol=1e-12)
-    few = exposure(label, interval, 3, own, documents=np.arange(40) % 9, asking=None if own else asking)
+    few = exposure(label, interval, 3, own, documents=np.arange(40) % 9, query_documents=None if own else asking)
     assert np.isnan(few.error).all()
     if not own:
-        few = exposure(label, interval, 3, own, documents=documents, asking=np.arange(15) % 9)
+        few = exposure(label, interval, 3, own, documents=documents, query_documents=np.arange(15) % 9)
         assert np.isnan(few.error).all()
         np.testing.assert_array_equal(few.exposure, found.exposure)
 
