@@ -3,9 +3,9 @@
     import tempscale as ts
     ts.attach(model, 0.8)              # attention logits divided by 0.8, in place
     ts.verify(model)                   # raises unless A_τ ∝ A_1^{1/τ} in every layer
-    ts.detach(model)                   # as it was, to the bit
-    ts.fold(model, 0.8)                # into the weights, for good
-    ts.save(model, "folder")           # with its temperature beside it; ts.load("folder") attaches it again
+    ts.detach(model)                   # the original model, to the bit
+    ts.fold(model, 0.8)                # into the weights, permanently
+    ts.save(model, "folder")           # with a file of its temperature; ts.load("folder") attaches it again
     out = ts.Encoder.load("path", temperature=0.8).encode(texts)
     mteb.evaluate(ts.MtebModel("path", temperature=0.8), tasks)
     ts.socm("a text", "another")       # (d_mu, d_sigma, socm); also of token embeddings, and of two lists

@@ -1,9 +1,9 @@
 """SIMD lanes for numba: sixteen numbers in one value, each lane for another pair of texts.
 
-If sixteen small matrices are stored interleaved, element by element, a compiler rarely decomposes them together on its own,
-because it must assume that arrays overlap. `Lanes` makes this explicit. Inside a numba function `load` and `store` move
-sixteen adjacent elements of an array, and +, −, ×, / and the functions below apply to all of them. LLVM compiles them to the
-widest instructions of the processor. Lanes never interact, so the result of a lane does not depend on its position.
+A compiler rarely vectorises over sixteen interleaved matrices, because it must assume that arrays overlap. `Lanes` makes
+this explicit: inside a numba function `load` and `store` move sixteen adjacent elements of an array, and +, −, ×, / and the
+functions below apply to all of them. LLVM compiles them to the widest instructions of the processor. Lanes never interact,
+so the result of a lane does not depend on its position.
 """
 
 from __future__ import annotations

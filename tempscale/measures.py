@@ -1,7 +1,4 @@
-"""What `ts.socm`, `ts.pairwise_socm` and `ts.sigma_a` are: measures of texts, or of token embeddings as tensors or arrays.
-
-The functions of second_order/ and layers/ that compute them take tensors alone.
-"""
+"""`ts.socm`, `ts.pairwise_socm` and `ts.sigma_a`: measures of texts, or of token embeddings as tensors or arrays."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from tempscale.layers import spectrum
 from tempscale.layers.observe import observe
 from tempscale.model.encoder import Encoder, check_encoder
 from tempscale.model.gathering import Factor
+from tempscale.model.tokens import described
 from tempscale.second_order import socm as tensors
 from tempscale.second_order.moments import covariance_factor
 from tempscale.second_order.socm import Socm
@@ -46,9 +44,9 @@ def socm(
         ts.socm(X1, X2)                             # token embeddings (tokens, d); differentiable
 
     Args:
-        first, second: texts, or token embeddings as tensors or numpy arrays; float16 and bfloat16 are computed in float32,
-            and of two precisions the wider one is taken.
-        encoder: what embeds texts, under its own temperature; `Encoder.load()` by default, loaded once.
+        first, second: texts, or token embeddings as tensors or numpy arrays. Two tensors are computed in the wider of their
+            precisions, at least float32.
+        encoder: the encoder of texts, under its own temperature; by default `Encoder.load()`, loaded once.
         alpha, beta: exponents of eq. 30; 1 and 1 give SOCM itself.
 
     Returns:
@@ -65,8 +63,7 @@ def socm(
         return _listed(*pairs, encoder, (alpha, beta))
     if isinstance(first, str) or isinstance(second, str):
         one, other = cast("Text", first), cast("Text", second)  # Neither is a list.
-        d_mu, d_sigma, value = _listed([one], [other], encoder, (alpha, beta))
-        return Socm(d_mu[0], d_sigma[0], value[0])
+        return Socm(*(values[0] for values in _listed([one], [other], encoder, (alpha, beta))))
     x1, x2 = _tensor(first), _tensor(second)
     wider = torch.promote_types(x1.dtype, x2.dtype)
     return tensors.socm(x1.to(wider), x2.to(x1.device, wider), alpha=alpha, beta=beta)
@@ -85,7 +82,7 @@ def pairwise_socm(
     Args:
         texts: texts, or the token embeddings (tokens_i, d) of each as tensors or numpy arrays. With float32 the error is at
             most 1e-5, usually 1e-6.
-        encoder: what embeds texts, under its own temperature; `Encoder.load()` by default, loaded once.
+        encoder: the encoder of texts, under its own temperature; by default `Encoder.load()`, loaded once.
         regularization: 0 is exact. 1e-9 adds the regularization of the published code, see `cross_nuclear_norms`.
         alpha, beta: exponents of eq. 30.
 
@@ -97,7 +94,7 @@ def pairwise_socm(
         ValueError: as for `socm`.
     """
     if not _is_list(texts):
-        raise TypeError(f"texts is {_described(texts)}; give a list of texts or of token embeddings")
+        raise TypeError(f"texts is {described(texts)}; give a list of texts or of token embeddings")
     if not len(texts):
         empty = torch.zeros(0, 0, dtype=torch.float64)
         return Socm(empty, empty, empty)
@@ -110,7 +107,7 @@ def sigma_a(encoder: Encoder, text: str, *, role: str | None = None) -> Float[Te
 
         σ_a = ‖(I − (1/n)11ᵀ)A‖₂
 
-    Lower is a stronger low-pass filter: less of what distinguishes the tokens passes.
+    A lower σ_a is a stronger low-pass filter: it removes more of the differences between the tokens.
 
     Args:
         encoder: any `Encoder`; its prompt is put before the text.
@@ -127,7 +124,7 @@ def sigma_a(encoder: Encoder, text: str, *, role: str | None = None) -> Float[Te
     """
     check_encoder(encoder)
     if not isinstance(text, str):
-        raise TypeError(f"text is {_described(text)}; give one text")
+        raise TypeError(f"text is {described(text)}; give one text")
     ids = encoder.tokenizer([text], encoder.tokenizer.max_length).ids[0]
     return torch.stack(observe(encoder.model, ids, lambda layer: spectrum.sigma_a(layer.attention), role=role)).cpu()
 
@@ -189,11 +186,5 @@ def _tensor(value: object) -> Tensor:
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiu":
         value = torch.as_tensor(value)
     if not isinstance(value, Tensor) or value.dtype.is_complex:
-        raise TypeError(f"a text is {_described(value)}; give a string, or token embeddings as a tensor or a numpy array")
-    if value.ndim != 2 or not len(value):
-        raise ValueError(f"token embeddings have shape {tuple(value.shape)}; expected (tokens, d) with at least one token")
+        raise TypeError(f"a text is {described(value)}; give a string, or token embeddings as a tensor or a numpy array")
     return value.to(torch.promote_types(value.dtype, torch.float32))
-
-
-def _described(value: object) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"

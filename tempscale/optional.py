@@ -1,4 +1,4 @@
-"""Optional libraries: which one is missing, and the command that installs it into this environment."""
+"""Optional libraries: name the missing one, and the command that installs it into this environment."""
 
 from __future__ import annotations
 
@@ -17,31 +17,27 @@ _PACKAGES = {
 
 
 def needs(what: str, module: str) -> str:
-    """A sentence: what cannot be done without a module, and how to install it."""
+    """A sentence that names a missing module, the feature that needs it, and how to install it."""
     return f"{what} needs {_package(module)}, which is not installed here; install it: {install(module)}"
 
 
 def install(module: str) -> str:
-    """The shell command that installs the package of a module in this environment, in a version that tempscale allows.
-
-    Where nothing is here that could install it, only the package.
-
-    It names the package itself and not an extra of tempscale, so it is right for a checkout, a wheel and an image.
-    """
+    """The shell command that installs a module's package here, in an allowed version; without an installer, the package."""
     first, pip = "", [sys.executable, "-m", "pip", "install"]
     if importlib.util.find_spec("pip") is None:
-        if shutil.which("uv") is not None:  # It makes such environments.
+        if shutil.which("uv") is not None:  # uv makes environments without pip.
             pip = ["uv", "pip", "install", "--python", sys.executable]
         elif importlib.util.find_spec("ensurepip") is not None:
             first = f"{shlex.join([sys.executable, '-m', 'ensurepip'])} && "
         else:
             return shlex.quote(_requirement(_package(module)))
+    # The package itself, not an extra of tempscale: this is right for a checkout, a wheel and an image.
     tested = Path(__file__).resolve().parents[1] / "constraints.txt"  # In a checkout.
     return first + shlex.join([*pip, *(["-c", str(tested)] if tested.is_file() else []), _requirement(_package(module))])
 
 
 def missing(error: BaseException) -> str | None:
-    """The module of another project for want of which an error was raised; None for an error of another kind."""
+    """The module of another project whose absence caused an error; None for any other error."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ModuleNotFoundError) and cause.name:

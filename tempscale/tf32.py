@@ -11,11 +11,9 @@ import torch
 
 @contextmanager
 def tf32_products(wanted: bool) -> Iterator[None]:
-    """Let float32 products on a GPU be computed in TF32, or not; what was set before is restored.
-
-    torch has an old and a new setting for it, and reading the old one raises where anything has set the new one.
-    """
+    """Switch TF32 on or off for float32 products on a GPU, and restore the setting afterwards."""
     matmul: Any = torch.backends.cuda.matmul
+    # torch has an old and a new setting; once the new one is set, reading the old one raises.
     new = hasattr(matmul, "fp32_precision")
     name, value = ("fp32_precision", "tf32" if wanted else "ieee") if new else ("allow_tf32", wanted)
     before = getattr(matmul, name)

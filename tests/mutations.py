@@ -254,11 +254,7 @@ GROUPS = Subject(
         ),
         ("pairs_of_sets", "np.concatenate([every - same, same], axis=1)", "np.concatenate([every, same], axis=1)"),
         ("_weighted", "known = np.where(counts > 0, weights, 0.0)", "known = weights * np.ones(counts.shape)"),
-        (
-            "GroupSums.replicates",
-            "_weighted(left.sums[has], left.counts[has], weights)",
-            "_weighted(left.sums, left.counts, weights)",
-        ),
+        ("GroupSums.replicates", "values.sum(0) - values[has]", "values.sum(0) - values"),
         ("quantile", "float(high - low) / (2 * Z_95)", "float(high - low) / Z_95"),
         ("quantile", "... or ends[0] <= 0 or ends[1] >= 1 or ...", "... or ends[0] <= 0 or ..."),
         ("covariance_of_shares", "4 / texts * (np.diag(p) - np.outer(p, p))", "4 / texts * np.diag(p)"),
@@ -274,7 +270,7 @@ GROUPS = Subject(
         ),
         ("_dealt", "chosen[turn * size : (turn + 1) * size]", "chosen[:size]"),
         ("_dealt", "here if set_of is None else here[set_of[here] == number]", "here"),
-        ("document_sets", "return found if tell_an_error(found) else None", "return found"),
+        ("document_sets", "return found if enough_documents(found) else None", "return found"),
     )
     + of(
         f"{JOBS}/steps/group_tables.py",
@@ -309,19 +305,19 @@ CACHE = Subject(
         ("key", 'values["prompt"] = prompt', "pass"),
         ("key", '("compiled", "packed")', '("compiled",)'),
         (
-            "known",
+            "cached_texts",
             "try:\n    table = store.read_table(name)\nexcept Exception: ...",
             "try:\n    table = store.read_table(name)\nexcept OSError: ...",
         ),
-        ("known", "not table.schema.equals(schema)", "False"),
+        ("cached_texts", "not table.schema.equals(schema)", "False"),
         ("_usable", "good &= ~table.column(name).is_null().to_numpy()", "pass"),
         ("_usable", 'good &= np.isfinite(table.column(name).fill_null(float("nan")).to_numpy())', "pass"),
         ("_usable", "good & (np.abs(norms - 1) <= _TOLERANCE)", "good"),
-        ("known", "tables.append(table.filter(pa.array(good)))", "tables.append(table)"),
+        ("cached_texts", "tables.append(table.filter(pa.array(good)))", "tables.append(table)"),
         ("_each_once", "at = first.setdefault(sha, row)", "at = first[sha] = row"),
         ("_each_once", "conflicts.add(sha)", "pass"),
         ("is_foreign", "not isinstance(written, dict) or {key: written.get(key) for key in values} != values", "False"),
-        ("remember", "is_foreign(store, values)", "False"),
+        ("add_texts", "is_foreign(store, values)", "False"),
     )
     + of(
         f"{JOBS}/steps/lookup.py",
@@ -597,7 +593,7 @@ RESUMED = Subject(
     )
     + of(
         f"{JOBS}/steps/cache.py",
-        ("remember", "run.storage.exists(done)", "False"),
+        ("add_texts", "run.storage.exists(done)", "False"),
     )
     + of(
         f"{JOBS}/steps/embed.py",

@@ -1,7 +1,7 @@
 """One temperature for each layer, found by gradient on texts without labels.
 
 Source: the attention is eq. 6 of S1 (arXiv 2410.24200), A_l = softmax(Q_lK_lᵀ / (τ_l√d)); S1 chooses one τ by downstream
-scores. The objective here is this project's own. It is based on the prefix probe: the same texts cut short and long.
+scores. The objective is new here. It is based on the prefix probe: the same texts cut short and long.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BOUNDS = (0.5, 1.0)
 KEEP = 10.0
 """The default weight of the third term."""
 GRAPH_BUDGET = 8192
-"""Most padded tokens whose graph is kept at once: it is 8 GB of a BERT base."""
+"""Most padded tokens whose graph is in memory: it takes 8 GB for a BERT base."""
 
 
 class Cosines(NamedTuple):
@@ -54,7 +54,7 @@ class LayerTemperatures(NamedTuple):
     before: Cosines
     """Over all texts at τ = 1."""
     after: Cosines
-    """Over all texts at `temperatures`. If its objective is not below that of `before`, nothing was gained."""
+    """Over all texts at `temperatures`. If its objective is not below that of `before`, the search gained nothing."""
     history: list[Cosines]
     """Before each step, over the texts of that step."""
 
@@ -84,24 +84,22 @@ def layer_temperatures(
         ⟨c_ij(long; τ)⟩ + max(0, ⟨c_ij(short; τ)⟩ − ⟨c_ij(short; 1)⟩) + keep·⟨(c_ij(short; τ) − c_ij(short; 1))²⟩.
 
     The gap between the two means alone could also be closed by raising the cosines of the short texts. The second term
-    removes any gain from that, and the third keeps the neighbours of short texts. The weights do not change, and the encoder
-    keeps its own temperature. Memory is that of one micro-batch for any number of texts: embeddings are computed without a
-    graph, the gradient of the objective with respect to them is computed, and each micro-batch then runs again to pass its
-    part of the gradient on to τ. The transformer runs in the precision of its weights, without autocast; the objective in
-    float64.
+    removes any gain from that, and the third keeps the neighbours of short texts. The weights and the encoder's temperature
+    do not change. Memory is that of one micro-batch for any number of texts: embeddings are computed without a graph, then
+    the gradient of the objective with respect to them, and each micro-batch then runs again to pass its part of the gradient
+    to τ. The transformer runs in the precision of its weights, without autocast; the objective in float64.
 
-    The objective does not know what the embeddings are for: a lower cosine is not a better search. Judge a schedule by a
-    task.
+    The objective does not know the use of the embeddings: a lower cosine is not a better search. Judge a schedule by a task.
 
     Args:
-        encoder: any `Encoder`; its own temperature is replaced during the search and then restored.
+        encoder: any `Encoder`; its temperature is replaced during the search and then restored.
         short: token ids of each text's short prefix, from `encoder.tokenizer(texts, 32).ids`; at least 3 texts.
         long: the long prefixes of the same texts, in the same order.
         bounds: the lowest and the highest τ, in (0, 2]. The search begins at τ = 1, or at the nearer bound.
-        steps: number of steps of Adam. The step size falls linearly to a tenth, so that τ settles at the end.
-        learning_rate: about how far τ moves in each of the first steps.
+        steps: number of steps of Adam. The step size falls linearly to a tenth, so that τ converges.
+        learning_rate: about the change of τ in each of the first steps.
         keep: the weight of the third term. At 10, a change of the short pairs by 0.05 (root mean square) costs as much as a
-            fall of the long pairs' mean by 0.025 gains.
+            decrease of the long pairs' mean by 0.025 gains.
         texts_per_step: size of the seeded sample of texts for each step; all texts if there are no more.
         seed: the seed of these samples.
 
@@ -155,7 +153,7 @@ class _Objective:
         self.untouched, self.keep = _pair_cosines(untouched), keep
 
     def __call__(self, embeddings: Float[Tensor, "prefix dim"]) -> tuple[Float[Tensor, ""], Cosines]:
-        """The objective, differentiable, and the cosines it is made of; a TemperatureError if it is not finite."""
+        """The objective, differentiable, and its cosines; a TemperatureError if it is not finite."""
         short, long = map(_pair_cosines, embeddings.chunk(2))
         raised = (short.mean() - self.untouched.mean()).relu()
         change = (short - self.untouched).square().mean()
@@ -177,10 +175,8 @@ def _pair_cosines(embeddings: Float[Tensor, "text dim"]) -> Float[Tensor, " pair
 def _gradient(
     encoder: Encoder, ids: Sequence[Sequence[int]], taus: Tensor, objective: _Objective
 ) -> tuple[Float[Tensor, " layer"], Cosines]:
-    """The exact gradient of the objective with respect to τ, with the graph of one micro-batch at a time.
-
-    dL/dτ = Σ_b (∂U_b/∂τ)ᵀ ∂L/∂U_b over micro-batches b, because only L combines the embeddings U of different batches.
-    """
+    """The exact gradient of the objective with respect to τ, with the graph of one micro-batch at a time."""
+    # dL/dτ = Σ_b (∂U_b/∂τ)ᵀ ∂L/∂U_b over micro-batches b, because only L combines the embeddings U of different batches.
     leaf = _embeddings(encoder, ids).requires_grad_()
     value, cosines = objective(leaf)
     (slope,) = torch.autograd.grad(value, leaf)
@@ -231,7 +227,7 @@ class _Differentiable(Temperature):
 
 @contextmanager
 def _searching(encoder: Encoder, taus: Tensor) -> Iterator[None]:
-    """A context in which the encoder has `taus`, frozen weights and no dropout; afterwards its old state is restored."""
+    """A context in which the encoder has `taus`, frozen weights and no dropout; its old state is restored afterwards."""
     modules = [*encoder.model.modules(), *encoder.head.modules()]
     parameters = [*encoder.model.parameters(), *encoder.head.parameters()]
     training, requires_grad = [module.training for module in modules], [parameter.requires_grad for parameter in parameters]

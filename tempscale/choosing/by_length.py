@@ -1,4 +1,4 @@
-"""A temperature by length, fitted so that attention filters long texts as strongly as short ones."""
+"""Fit a temperature by length, under which attention filters long texts as strongly as short ones."""
 
 from __future__ import annotations
 
@@ -62,18 +62,17 @@ def fit_by_length(
         τ(n):  mean σ_a(n, τ) = mean σ_a(n₀, 1),   σ_a = ‖(I − (1/n)11ᵀ)A‖₂
 
     The same texts are cut to n₀, √2·n₀, 2n₀, … tokens. At each length Brent's method finds the τ for the mean of σ_a over
-    texts, layers and heads, with the whole model running under that τ. If σ_a falls with length, as S1 prints of the last
-    layer, then τ < 1. If it grows, the fit gives τ > 1: a longer text is filtered less strongly there, so that this filter
-    is not what brings long texts together. In all-MiniLM-L6-v2 it grows in every layer but the first (from 32 to 512 tokens
-    of the same texts: in the last from 0.83 to 1.91, in the first it falls from 0.77 to 0.69), with either value of
-    `layers`. If no τ in [0.1, 2] reaches the target, the nearer end of the range is used, and `steps` gives the σ_a that it
-    reaches. The encoder keeps its own temperature.
+    texts, layers and heads, with the whole model running under that τ. If σ_a falls with length, as S1 reports for the last
+    layer, then τ < 1. If σ_a grows, then τ > 1: longer texts are filtered less strongly, so this filter does not cause the
+    collapse. In all-MiniLM-L6-v2 it grows in every layer but the first: from 32 to 512 tokens of the same texts from 0.83 to
+    1.91 in the last layer, while it falls from 0.77 to 0.69 in the first; both values of `layers` give τ > 1. If no τ in
+    [0.1, 2] reaches the target, the nearer end of the range is used, and `steps` gives its σ_a.
 
     Args:
-        encoder: any `Encoder`; its own temperature is replaced during the fit and then restored.
+        encoder: any `Encoder`; its temperature is replaced during the fit and then restored.
         texts: at least 4 of 2·n₀ tokens or more; the 16 longest are used.
         n0: the length in tokens whose filter is the target, special tokens included.
-        layers: the mean is over «all» layers or over the heads of the «last» one alone, which is the one in print.
+        layers: the mean is over «all» layers, or over the heads of the «last» layer as in S1's Fig 5.
 
     Returns:
         The schedule by length, its target, and the measurements at each length. τ is accurate to 0.002.
@@ -109,7 +108,7 @@ def mean_sigma_a(encoder: Encoder, ids: Sequence[Sequence[int]], tau: float, lay
     """Mean σ_a over texts, layers and heads, under one τ (S1 §2); the attention of only one layer is in memory.
 
     Args:
-        encoder: any `Encoder`; its own temperature is replaced during the measurement and then restored.
+        encoder: any `Encoder`; its temperature is replaced during the measurement and then restored.
         ids: the tokens of each text, special tokens included; at least one text.
         tau: in (0, 2].
         layers: «all», or the «last» one alone (S1 Fig 5).

@@ -1,4 +1,4 @@
-"""Mergeable aggregates of pairwise cosines, whose result does not depend on which parts are ready first.
+"""Mergeable aggregates of pairwise cosines; the result does not depend on which parts are finished first.
 
 Counts and histograms are integers, whose sums are exact; float64 sums are merged along a fixed tree.
 """
@@ -66,60 +66,29 @@ class CosineCells:
 
     @classmethod
     def empty(cls, intervals: int) -> CosineCells:
-        """The aggregates of no pairs.
-
-        Args:
-            intervals: how many length intervals there are.
-
-        Returns:
-            Zeros.
-        """
+        """The aggregates of no pairs: zeros."""
         shape = (intervals, intervals)
         counts, bins = np.zeros(shape, np.int64), np.zeros((*shape, BINS), np.int64)
         return cls(counts, np.zeros(shape), np.zeros(shape), bins, counts.copy())
 
     def merged(self, other: CosineCells) -> CosineCells:
-        """The aggregates of both sets of pairs.
-
-        Args:
-            other: the aggregates of other pairs, over the same intervals.
-
-        Returns:
-            The sums of both; exact for integers.
-        """
+        """The aggregates of two sets of pairs over the same intervals."""
         return CosineCells(
             self.pairs + other.pairs, self.first + other.first, self.second + other.second,
             self.histogram + other.histogram, self.duplicates + other.duplicates,
         )  # fmt: skip
 
     def percentile(self, a: int, b: int, share: float) -> float:
-        """A percentile of one cell: the cosine that a given share of its pairs is below, interpolated inside a histogram
-        bin.
-
-        Args:
-            a: one interval, from 0.
-            b: the other interval, ≥ a.
-            share: from 0 to 1.
-
-        Returns:
-            A cosine in [−1, 1], accurate to 1/2048; −1 for a cell without pairs.
-        """
+        """The `percentile` of one cell of intervals a ≤ b."""
         return percentile(self.histogram[a, b], share)
 
     def overall_percentile(self, share: float) -> float:
-        """The same for the pairs of all cells.
-
-        Args:
-            share: from 0 to 1.
-
-        Returns:
-            A cosine in [−1, 1], accurate to 1/2048.
-        """
+        """The `percentile` of the pairs of all cells."""
         return percentile(self.histogram.sum((0, 1)), share)
 
 
 def percentile(counts: Int[np.ndarray, " bin"], share: float) -> float:
-    """The cosine that a given share of the pairs of a histogram is below, interpolated inside a bin.
+    """The percentile of a histogram: the cosine below which a share of its pairs is, interpolated inside a bin.
 
     Args:
         counts: pairs in `BINS` equal bins from −1 to 1.
@@ -149,7 +118,7 @@ class Block:
     interval: Int[np.ndarray, " text"]
     """Length interval of each text, ascending."""
     labels: Int[np.ndarray, " text"]
-    """A number of each text of the corpus, int32, which breaks ties: its rank in an order that says nothing of the text."""
+    """A number of each text of the corpus, int32, which breaks ties: its rank in a pseudo-random order."""
 
     def __len__(self) -> int:
         return len(self.embeddings)
@@ -165,40 +134,26 @@ class Duplicates:
     """The two texts of each pair, the smaller label first."""
 
     def merged(self, other: Duplicates) -> Duplicates:
-        """Both lists, unsorted.
-
-        Args:
-            other: other pairs.
-
-        Returns:
-            These pairs, then the others.
-        """
+        """Both lists, unsorted."""
         return Duplicates(np.concatenate([self.cosine, other.cosine]), np.concatenate([self.labels, other.labels]))
 
     def first(self, size: int) -> Duplicates:
-        """The pairs of largest cosine, in that order; ties by labels.
-
-        Args:
-            size: how many pairs.
-
-        Returns:
-            This many pairs, or all if there are fewer.
-        """
+        """At most `size` pairs of largest cosine, in that order; ties by labels."""
         order = np.lexsort((self.labels[:, 1], self.labels[:, 0], -self.cosine))[:size]
         return Duplicates(self.cosine[order], self.labels[order])
 
 
 class Tile(NamedTuple):
-    """One super-tile: two blocks of texts with their numbers; the same number twice is a block with itself."""
+    """One super-tile: two blocks of texts and their numbers, which are equal if a block is compared with itself."""
 
     row: int
-    """The number of the block of its rows,"""
+    """The number of the block of its rows."""
     rows: Block
-    """and its texts;"""
+    """The texts of this block."""
     column: int
-    """the number of the block of its columns,"""
+    """The number of the block of its columns."""
     columns: Block
-    """and its texts."""
+    """The texts of this block."""
 
 
 @dataclass(frozen=True)
@@ -210,7 +165,7 @@ class CosineTiles:
     duplicates: Duplicates
     """The near-duplicates of largest cosine."""
     near: dict[int, Nearest]
-    """The nearest texts of those of each block, by its number; empty lists unless requested."""
+    """The nearest neighbours of each block's texts, by the block's number; empty lists unless requested."""
 
 
 @dataclass(frozen=True)

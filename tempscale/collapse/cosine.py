@@ -36,8 +36,8 @@ _DROPPED = {"float32": 0, "tf32": 13, "bfloat16": 16}
 def rounded(embeddings: Float[np.ndarray, "text dim"], precision: Precision) -> Float[np.ndarray, "text dim"]:
     """Float32 embeddings as a tensor core reads them: rounded to nearest in that precision, ties to even.
 
-    Their products are exact in float32, so the cosines of two devices differ only by the order of summation, and by what
-    tensor cores cut off their sums: see `truncation_error`.
+    Their products are exact in float32, so the cosines of two devices differ only by the order of summation and by the
+    truncation of sums in tensor cores: see `truncation_error`.
 
     Args:
         embeddings: float32.
@@ -70,13 +70,13 @@ def rounding_error(precision: Precision) -> float:
 
 
 def truncation_error(precision: Precision, dim: int) -> float:
-    """The largest share of a cosine that a GPU's tensor cores lose, d/4·2⁻²³: what does not fit is cut off a sum, up to 2⁻²³
-    of it after every fourth product at least, so that cosines are too near 0.
+    """The largest relative error of a cosine by truncation in a GPU's tensor cores, d/4·2⁻²³.
 
-    On an H100 the largest that was measured is a third of it: 7·10⁻⁶ for tf32 and 3·10⁻⁶ for bfloat16 at 768 dimensions.
+    They truncate a sum by up to 2⁻²³ of it at least after every fourth product, so that cosines are too near 0. The largest
+    error measured on an H100 is a third of the bound: 7·10⁻⁶ for tf32 and 3·10⁻⁶ for bfloat16 at 768 dimensions.
 
     Args:
-        precision: products in float32 are rounded to nearest, and lose nothing.
+        precision: products in float32 are rounded to nearest, and not truncated.
         dim: d, the dimensions of the embeddings.
 
     Returns:
@@ -107,7 +107,7 @@ def cosine_tile(
         intervals: how many length intervals there are.
         diagonal: both blocks are the same texts; each unordered pair then counts once, and no text is paired with itself.
         neighbours: how many nearest texts of the other block to keep for every text.
-        duplicate: cosine from which a pair counts as a near-duplicate; above 1 no pair does.
+        duplicate: the cosine from which a pair counts as a near-duplicate; above 1 no pair does.
         listed: how many near-duplicates to list; all are counted.
         device: where the product is computed.
         precision: the precision of the embeddings, which must already be `rounded` to it; only a GPU becomes faster.
@@ -134,20 +134,19 @@ def cosine_tiles(
     device: str = "cpu",
     precision: Precision = "float32",
 ) -> CosineTiles:
-    """Aggregate some super-tiles one after the other, into the same counts and lists: what is found in one makes the search
-    of the next shorter.
+    """Aggregate several super-tiles into the same counts and lists; the lists of one tile shorten the search of the next.
 
     Args:
-        tiles: at least one, none of them twice; they are taken as they are needed.
+        tiles: at least one, none of them twice; they are consumed one at a time.
         intervals: how many length intervals there are.
-        neighbours: how many nearest texts to keep for every text, of all blocks that it meets.
+        neighbours: how many nearest texts to keep for every text, over all blocks that it is compared with.
         duplicate: as in `cosine_tile`.
         listed: how many near-duplicates of all tiles to list.
         device: where the products are computed.
         precision: as in `cosine_tile`.
 
     Returns:
-        The same as the tiles' own results merged, to the bit: sums along the tree of `aggregates.merge_tree`.
+        The merged results of the single tiles, to the bit: sums along the tree of `aggregates.merge_tree`.
 
     Raises:
         ValueError: there is no tile.
@@ -162,7 +161,7 @@ def cosine_tiles(
 
 
 class _TileResults:
-    """What is found in tiles, on a CPU; all but the sums, which are merged along a tree."""
+    """The results of tiles on a CPU, without the sums, which are merged along a tree."""
 
     def __init__(self, intervals: int, neighbours: int, duplicate: float, listed: int) -> None:
         self._intervals, self._neighbours, self._duplicate, self._listed = intervals, neighbours, duplicate, listed
@@ -174,7 +173,7 @@ class _TileResults:
         self._bins = np.empty(COLUMNS, np.int32)
 
     def add(self, tile: Tile) -> tuple[np.ndarray, np.ndarray]:
-        """Σcos and Σcos² of a tile, by cell; everything else is added to what was found."""
+        """Σcos and Σcos² of a tile, by cell; all other results are added to those of earlier tiles."""
         from tempscale.collapse.kernel import scan
 
         rows, columns, diagonal = tile.rows, tile.columns, tile.row == tile.column
@@ -197,68 +196,67 @@ class _TileResults:
         return first, second
 
     def _lists(self, number: int, block: Block) -> tuple[Nearest, np.ndarray]:
-        """The nearest texts so far of those of a block, and the least cosine that each list still takes."""
+        """The nearest texts found so far for a block, and the least cosine that each list still accepts."""
         if number not in self._near:
             self._near[number] = Nearest.empty(len(block), self._neighbours)
         near, kind = self._near[number], block.embeddings.dtype
         return near, near.cosine[:, -1].astype(kind) if self._neighbours else np.full(len(block), np.inf, kind)
 
     def _move(self) -> None:
-        """Move what was counted in 32 bits to 64."""
+        """Add the counts of 32 bits to those of 64, and reset them."""
         np.add(self._cells.histogram, self._counts, out=self._cells.histogram)
         self._counts[:] = self._counted = 0
 
     def result(self, first: np.ndarray, second: np.ndarray) -> CosineTiles:
-        """What was found, with the sums of all tiles."""
+        """The results of all tiles, with their merged sums."""
         self._move()
         count = int(self._kept[0])
         pairs = Duplicates(self._pair_cosine[:count], self._pair_ids[:count]).first(self._listed)
         return CosineTiles(replace(self._cells, first=first, second=second), pairs, self._near)
 
 
-def nearest(asking: Block, blocks: Iterable[Block], neighbours: int) -> Nearest:
-    """The nearest texts of some blocks to each of some texts that ask: what `cosine_tiles` keeps for its rows, and nothing
-    else.
+def nearest(queries: Block, blocks: Iterable[Block], neighbours: int) -> Nearest:
+    """The nearest texts of some blocks to each query: the same lists, to the bit, as `cosine_tiles` keeps for its rows.
 
     Args:
-        asking: the texts that ask; only their embeddings are looked at.
-        blocks: the texts that are asked, none of them twice; they are taken as they are needed.
-        neighbours: how many to keep for every asking text, at least 1.
+        queries: only their embeddings are used.
+        blocks: the texts, none of them twice; they are consumed one at a time.
+        neighbours: how many texts to keep for every query, at least 1.
 
     Returns:
-        The same to the bit as from `cosine_tiles`.
+        One list a query.
     """
     from tempscale.collapse.kernel import search
 
-    result = Nearest.empty(len(asking), neighbours)
-    floor = np.full(len(asking), -np.inf, asking.embeddings.dtype)
+    result = Nearest.empty(len(queries), neighbours)
+    floor = np.full(len(queries), -np.inf, queries.embeddings.dtype)
     for block in blocks:
-        for start, begin, product in _products(asking, block, diagonal=False):
+        for start, begin, product in _products(queries, block, diagonal=False):
             search(product, start, result.cosine, result.label, block.labels[begin : begin + product.shape[1]], floor)
     return result
 
 
 def nearest_corrected(
-    asking: Block, blocks: Iterable[tuple[Block, Float[np.ndarray, " text"]]], neighbours: int
+    queries: Block, blocks: Iterable[tuple[Block, Float[np.ndarray, " text"]]], neighbours: int
 ) -> tuple[Nearest, Nearest]:
-    """The nearest texts by cosine, and by cosine less a number for each text that is asked: `correction.values.Length`.
+    """The nearest texts by cosine, and by cosine minus a number of each text: see `correction.values.Length`.
 
         s(q, d) = ⟨q, d⟩ − f_d
 
     Args:
-        asking: the texts that ask; only their embeddings are looked at.
-        blocks: the texts that are asked, none of them twice, each block with f of its texts, float32.
-        neighbours: how many to keep for every asking text, at least 1.
+        queries: only their embeddings are used.
+        blocks: the texts, none of them twice, each block with f of its texts, float32.
+        neighbours: how many texts to keep for every query, at least 1.
 
     Returns:
-        What `nearest` returns, and the same by s, whose values stand where cosines do.
+        The lists by cosine, and those by s, which have s instead of cosines.
     """
     from tempscale.collapse.kernel import search
 
-    plain, moved = (Nearest.empty(len(asking), neighbours) for _ in range(2))
-    floor, floor_moved = (np.full(len(asking), -np.inf, asking.embeddings.dtype) for _ in range(2))
+    plain, moved = (Nearest.empty(len(queries), neighbours) for _ in range(2))
+    floor, floor_moved = (np.full(len(queries), -np.inf, queries.embeddings.dtype) for _ in range(2))
     for block, offsets in blocks:
-        for start, begin, product in _products(asking, block, diagonal=False):
+        for start, begin, product in _products(queries, block, diagonal=False):
             window = slice(begin, begin + product.shape[1])
             search(product, start, plain.cosine, plain.label, block.labels[window], floor)
             np.subtract(product, offsets[window], out=product)
@@ -267,9 +265,7 @@ def nearest_corrected(
 
 
 def _products(rows: Block, columns: Block, diagonal: bool) -> Iterator[tuple[int, int, np.ndarray]]:
-    """Blocks of the product, with their first row and column: each is gone when the next comes. `diagonal` leaves out those
-    that are below the diagonal.
-    """
+    """Blocks of the product with their first row and column, in one buffer; `diagonal` skips those below the diagonal."""
     height, width = max(1, min(ROWS, len(rows))), max(1, min(COLUMNS, len(columns)))
     buffer = np.empty(height * width, rows.embeddings.dtype)
     for start in range(0, len(rows), height):

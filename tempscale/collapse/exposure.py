@@ -1,12 +1,12 @@
 """Exposure of length intervals: which lengths fill the neighbour slots.
 
-How collapse affects search is measured here without labels. If a length interval b has a share p_b of the texts and a share
-s_b of all neighbour slots, its exposure
+This measures the effect of collapse on search without labels. If a length interval b has a share p_b of the texts and a
+share s_b of all neighbour slots, its exposure
 
     exposure_b = s_b/p_b = (mean of N_k over the texts of b)/(mean of N_k over all texts)
 
 is 1 if no length is favoured; N_k(j) counts the queries that have text j among their k nearest. Exposures and their errors
-follow from counts of slots (`Slots`), which are sums over ranges of texts: whole numbers, the same for any division.
+follow from counts of slots (`Slots`): sums of whole numbers over ranges of texts, the same for any division.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from tempscale.collapse.neighbours import NOBODY
-from tempscale.stats.errors import tell_an_error
+from tempscale.stats.errors import enough_documents
 
 AT_ONCE = 1 << 17
-"""Queries whose neighbours are looked at at a time."""
+"""Queries whose neighbours are counted together."""
 
 
 class Exposure(NamedTuple):
@@ -38,10 +38,10 @@ class Exposure(NamedTuple):
     error: Float[np.ndarray, " interval"]
     """Standard error of the exposure over repeated draws of texts and queries."""
     corrected: Float[np.ndarray, " interval"]
-    """The same for repeated draws of as many texts from the finite population: 0 if all of it was drawn, and asks."""
+    """The same for repeated draws of as many texts from the finite population: 0 if all were drawn and all are queries."""
 
 
-class Asked(NamedTuple):
+class QueryNeighbours(NamedTuple):
     """The nearest texts of some queries."""
 
     unit: Int[np.ndarray, " query"]
@@ -54,11 +54,11 @@ class Units(NamedTuple):
     """The numbers of the units (see `Slots`) of texts and of queries."""
 
     texts: Int[np.ndarray, " text"] | None
-    """The unit of each text; None where each is one by itself, of its own number."""
+    """The unit of each text; None where each text is a unit with its number."""
     queries: Int[np.ndarray, " query"] | None
-    """Of each query that is no text, counted from `first`; None likewise."""
+    """The unit of each query that is no text, counted from `first`; None where each query is a unit."""
     first: int
-    """The number of the first unit of such queries."""
+    """The number of the first unit of these queries."""
     total: int
     """How many units there are."""
 
@@ -68,40 +68,22 @@ class Units(NamedTuple):
         texts: int,
         queries: int = 0,
         documents: Int[np.ndarray, " text"] | None = None,
-        asking: Int[np.ndarray, " query"] | None = None,
+        query_documents: Int[np.ndarray, " query"] | None = None,
     ) -> Units:
-        """The units of some texts and queries.
-
-        Args:
-            texts: how many texts there are.
-            queries: how many queries that are no texts.
-            documents: the document of each text, as whole numbers, which is then its unit.
-            asking: the same of each of these queries.
-
-        Returns:
-            Those of texts first.
-        """
+        """The units of `texts` texts and `queries` further queries; if documents are given, these are the units."""
         text_units, first = _numbered(documents, texts)
-        query_units, query_count = _numbered(asking, queries)
+        query_units, query_count = _numbered(query_documents, queries)
         return cls(text_units, query_units, first, first + query_count)
 
-    def of_asking(self, asking: Int[np.ndarray, " query"], own: bool) -> Int[np.ndarray, " query"]:
-        """The units of those that ask.
-
-        Args:
-            asking: their numbers among the texts, or among the queries.
-            own: they are texts.
-
-        Returns:
-            The number of the unit of each.
-        """
-        if own:
-            return asking if self.texts is None else self.texts[asking]
-        return self.first + (asking if self.queries is None else self.queries[asking])
+    def of_queries(self, numbers: Int[np.ndarray, " query"], from_corpus: bool) -> Int[np.ndarray, " query"]:
+        """The unit of each query, from its number among the texts (`from_corpus`) or among the queries that are no texts."""
+        if from_corpus:
+            return numbers if self.texts is None else self.texts[numbers]
+        return self.first + (numbers if self.queries is None else self.queries[numbers])
 
 
 def _numbered(names: Int[np.ndarray, " text"] | None, count: int) -> tuple[Int[np.ndarray, " text"] | None, int]:
-    """The number of each of some names, int32, and how many different ones there are; `count` without names."""
+    """A number for each of some names, int32, and how many names differ; `count` without names."""
     if names is None or not count:
         return None, count
     different, number = np.unique(names, return_inverse=True)
@@ -112,12 +94,12 @@ def _numbered(names: Int[np.ndarray, " text"] | None, count: int) -> tuple[Int[n
 class Slots:
     """Counts of neighbour slots from which exposures and their errors follow. Mergeable.
 
-    A slot is a dyad of two units: that of the query, and that of the text that fills it. A unit is what is drawn at once: a
+    A slot is a dyad of two units: that of the query, and that of the text that fills it. A unit is drawn as a whole: it is a
     text, a query that is no text, or a document with its texts.
     """
 
     texts: Int[np.ndarray, " interval"]
-    """The texts of each interval, int64, as all counts."""
+    """The texts of each interval, int64 as all counts."""
     filled: Int[np.ndarray, " interval"]
     """Slots by the interval of their filler."""
     units: Int[np.ndarray, "2*interval 2*interval"]
@@ -129,14 +111,7 @@ class Slots:
     """Σ_u b_u b_uᵀ over pairs u of two units, b_u the slots between the two."""
 
     def merged(self, other: Slots) -> Slots:
-        """The counts of both.
-
-        Args:
-            other: the counts of other units of the same graph.
-
-        Returns:
-            Their sums, exact.
-        """
+        """The counts of two sets of units of one graph, added."""
         return Slots(
             self.texts + other.texts, self.filled + other.filled, self.units + other.units, self.asked + other.asked,
             self.pairs + other.pairs,
@@ -144,7 +119,7 @@ class Slots:
 
 
 def slots(
-    asked: Iterable[Asked],
+    neighbours: Iterable[QueryNeighbours],
     interval: Int[np.ndarray, " text"],
     intervals: int,
     units: range,
@@ -155,19 +130,19 @@ def slots(
     """Count the slots of some units.
 
     Args:
-        asked: all queries with their nearest texts, each once.
+        neighbours: all queries with their nearest texts, each once.
         interval: length interval of every text that could be a neighbour.
         intervals: how many length intervals there are.
         units: consecutive units; the counts of ranges that contain each unit once add up to those of all.
-        count: how many units there are in all.
-        unit: the unit of each text; without it each is one by itself, of its own number.
+        count: the number of all units.
+        unit: the unit of each text; by default each text is a unit with its number.
 
     Returns:
         The counts, and how many slots each of these units fills: N_k where units are texts.
     """
     low, width = units.start, len(units)
     fills, asks, between = [], [], []
-    for query, filler, filling in _filled(asked, unit):
+    for query, filler, filling in _filled(neighbours, unit):
         kind = interval[filler].astype(np.int64)
         inside = (filling >= low) & (filling < units.stop)
         fills.append((filling[inside] - low) * intervals + kind[inside])
@@ -187,10 +162,10 @@ def slots(
 
 
 def _filled(
-    asked: Iterable[Asked], unit: Int[np.ndarray, " text"] | None
+    neighbours: Iterable[QueryNeighbours], unit: Int[np.ndarray, " text"] | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The unit of the query, the filler and its unit of every slot that is filled; many at a time."""
-    for queries in asked:
+    """The query's unit, the filler and the filler's unit of every filled slot, in large chunks."""
+    for queries in neighbours:
         for start in range(0, len(queries.text), AT_ONCE):
             nearest = queries.text[start : start + AT_ONCE]
             filled = nearest != NOBODY
@@ -208,7 +183,7 @@ def _table(keys: list[np.ndarray], rows: int, columns: int) -> Int[np.ndarray, "
 def _texts(
     interval: Int[np.ndarray, " text"], unit: Int[np.ndarray, " text"] | None, intervals: int, units: range
 ) -> Int[np.ndarray, "unit interval"]:
-    """How many texts of each interval these units have."""
+    """The number of texts of each interval in each of these units."""
     if unit is None:
         kinds = interval[units.start : units.stop].astype(np.int64)
         return _table([np.arange(len(kinds)) * intervals + kinds], len(units), intervals)
@@ -239,42 +214,41 @@ def exposures(
     texts: Slots,
     population: float = np.inf,
     documents: Slots | None = None,
-    asking: float = 1.0,
+    query_share: float = 1.0,
 ) -> Exposure:
     """Exposure of each length interval, with the errors that its slots have as dyads.
 
     Slots that share a unit are dependent (Aronow, Samii & Assenova 2015, as in `stats.dyads`). Let e = (1[the filler is in
-    b] − s_b)/(p_b·slots) for each slot; S_t the sum of e over the slots that text t fills or whose query it is; D_t =
+    b] − s_b)/(p_b·slots) of each slot; S_t the sum of e over the slots that text t fills or whose query it is; D_t =
     exposure_b·(1[t is in b] − p_b)/(p_b·n) the effect of t on p_b; and T_u the sum of e over the slots between the same two
     texts u. Then
 
         V = Σ_t (S_t − D_t)² − Σ_u T_u² .
 
-    Of n texts out of N, and r of these that ask, two slots share what was drawn with the chance π = n/N of a text and πρ,
-    ρ = r/n, of a query. With A_q the sum of e over the slots of query q,
+    If n of N texts are drawn, and r of these are queries, a text is drawn with the chance π = n/N and is a query with the
+    chance πρ, ρ = r/n. With A_q the sum of e over the slots of query q, the error within this population is the root of
 
         (1 − π)·V + π(1 − ρ)·(Σ_q A_q² − Σ e²) + π(1 − πρ)·Σ e² + π(1 − π)·(Σ_u T_u² − Σ e²) ,
 
-    which is (1 − ρ)·Σ_q A_q² where all texts of a corpus can be found and some of them ask, and (1 − π)·(V + π·Σ_u T_u²)
-    where all ask. Where texts come in documents, V is that of other documents: t and u then are documents and pairs of two,
-    and a slot inside one document counts once in its S_t and in no T_u.
+    which is (1 − ρ)·Σ_q A_q² if all texts of a corpus can be found and some of them are queries, and
+    (1 − π)·(V + π·Σ_u T_u²) if all are queries. If texts come in documents, V is about other documents: t and u then are
+    documents and pairs of documents, and a slot inside one document counts once in its S_t and in no T_u.
 
     Args:
         texts: the counts of all slots, each text a unit by itself.
-        population: N; without it texts are drawn from a corpus without end.
-        documents: the counts by document; without it each text is drawn by itself.
-        asking: ρ, where the queries are texts.
+        population: N; by default texts are drawn from an infinite corpus.
+        documents: the counts by document; by default each text is drawn separately.
+        query_share: ρ, where the queries are texts.
 
     Returns:
-        Shares, exposures and their errors, from the counts without rounding between. V is not a sum of squares; if it is 0
-        or negative, Σ_u T_u² is used instead. `corrected` is about the texts of this population, so documents do not change
-        it.
+        Shares, exposures and their errors, computed from the counts in exact fractions. V is not a sum of squares; if it is
+        0 or negative, Σ_u T_u² is used instead. Documents do not change `corrected`, which is about this population's texts.
     """
     count, filled = [int(n) for n in texts.texts], [int(n) for n in texts.filled]
     n, slots, intervals = sum(count), max(1, sum(filled)), len(count)
     shares, slot_shares = np.array(count) / n, np.array(filled) / slots
     ratio, error, corrected = np.full((3, intervals), np.nan)
-    drawn, asks = Fraction(min(1.0, n / population)), Fraction(min(1.0, asking))
+    drawn, asks = Fraction(min(1.0, n / population)), Fraction(min(1.0, query_share))
     for b in (b for b in range(intervals) if count[b]):
         s, p = Fraction(filled[b], slots), Fraction(count[b], n)
         ratio[b] = float(s / p)
@@ -306,11 +280,11 @@ def exposure(
     label: Int[np.ndarray, "query k"],
     interval: Int[np.ndarray, " text"],
     intervals: int,
-    own: bool = True,
+    from_corpus: bool = True,
     *,
     population: float = np.inf,
     documents: Int[np.ndarray, " text"] | None = None,
-    asking: Int[np.ndarray, " query"] | None = None,
+    query_documents: Int[np.ndarray, " query"] | None = None,
     sample: Int[np.ndarray, " query"] | None = None,
 ) -> Exposure:
     """Exposure of each length interval, from the neighbours of some queries; see `exposures`.
@@ -319,28 +293,28 @@ def exposure(
         label: the neighbours of each query, as indices into `interval`; NOBODY in an empty slot.
         interval: length interval of every text that could be a neighbour.
         intervals: how many length intervals there are.
-        own: the queries are texts: all of them in the same order, or a sample.
+        from_corpus: the queries are texts: all of them in the same order, or a sample.
         population: number of texts that these were drawn from.
-        documents: the document of each text, as whole numbers; without it each text is drawn by itself.
-        asking: the same of each query, unless the queries are texts.
-        sample: the texts that the queries are, a random sample of all.
+        documents: the document of each text, as whole numbers; by default each text is drawn separately.
+        query_documents: the document of each query, unless the queries are texts.
+        sample: the numbers of the texts that are queries, a random sample of all.
 
     Returns:
         As `exposures`. `error` is NaN where the documents of the texts, or of the queries, are too few for an error
-        (`stats.errors.tell_an_error`).
+        (`stats.errors.enough_documents`).
     """
     texts, queries = len(interval), len(label)
-    who = sample if sample is not None else np.arange(queries)
+    numbers = sample if sample is not None else np.arange(queries)
 
     def counted(units: Units) -> Slots:
-        asked = [Asked(units.of_asking(who, own), label)]
-        return slots(asked, interval, intervals, range(units.total), count=units.total, unit=units.texts)[0]
+        neighbours = [QueryNeighbours(units.of_queries(numbers, from_corpus), label)]
+        return slots(neighbours, interval, intervals, range(units.total), count=units.total, unit=units.texts)[0]
 
-    others = 0 if own else queries
+    others = 0 if from_corpus else queries
     by_document = None
-    if documents is not None or asking is not None:
-        by_document = counted(Units.of(texts, others, documents, asking))
-    result = exposures(counted(Units.of(texts, others)), population, by_document, queries / texts if own else 1.0)
-    if all(tell_an_error(labels) for labels in (documents, asking) if labels is not None):
+    if documents is not None or query_documents is not None:
+        by_document = counted(Units.of(texts, others, documents, query_documents))
+    result = exposures(counted(Units.of(texts, others)), population, by_document, queries / texts if from_corpus else 1.0)
+    if all(enough_documents(labels) for labels in (documents, query_documents) if labels is not None):
         return result
     return result._replace(error=np.full(intervals, np.nan))

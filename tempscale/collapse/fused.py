@@ -1,9 +1,8 @@
-"""One kernel that reads a block of cosines once: Σcos, Σcos², and the pairs that a list or a threshold wants.
+"""A kernel that reads a block of cosines once: Σcos, Σcos², and the pairs that reach a list or a threshold.
 
-torch's own operations read the block five times for the same. The product itself is the library's, which multiplies four
-times as fast in float32 as a kernel of Triton; and the histogram is torch's, which counts in shared memory, where Triton
-cannot: counting every pair in the GPU's memory took twenty times the product in bfloat16 (benchmarks/NOTES.md). Needs
-Triton, which torch brings for CUDA.
+torch's operations read the block five times for this. The product itself is the library's, four times as fast in float32 as
+a kernel of Triton. The histogram is torch's, which counts in shared memory; Triton cannot, and counts in the GPU's memory
+took twenty times as long as the product in bfloat16 (benchmarks/NOTES.md). Triton is a part of torch for CUDA.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ import triton.language as tl
 from torch import Tensor
 
 TILE_ROWS, TILE_COLUMNS = 1, 2048
-"""Rows and columns of a program's tile: of the shapes that were tried on an H100, the fastest (benchmarks/NOTES.md)."""
+"""Rows and columns of a program's tile: the fastest of the shapes that were tried on an H100 (benchmarks/NOTES.md)."""
 
 
 class Scan(NamedTuple):
-    """What the kernel found in one block."""
+    """The results of the kernel for one block."""
 
     first: Tensor
-    """Σcos, float64 ();"""
+    """Σcos, float64 ()."""
     second: Tensor
-    """Σcos²;"""
+    """Σcos²."""
     number: Tensor
-    """how many pairs reach a floor, int32 (1,);"""
+    """How many pairs reach a floor, int32 (1,)."""
     places: Tensor
-    """and where they are, row · columns + column, int32 (most,), in no order; beyond `number`, or `most`, nothing."""
+    """Their places row · columns + column, int32 (most,), in no order; the first `number` are valid."""
 
 
 @triton.jit
@@ -60,9 +59,7 @@ def _scan(
 
 
 def scan(cosines: Tensor, row_floor: Tensor, column_floor: Tensor, duplicate: float, most: int) -> Scan:
-    """Sum a block of cosines, float32 (text, text) in one piece, −∞ where there is no pair; and list the first `most` pairs
-    that reach the floor of their row, that of their column, or `duplicate`.
-    """
+    """Sum a contiguous float32 block of cosines, −∞ for no pair, and list `most` pairs that reach a floor or `duplicate`."""
     (rows, columns), device = cosines.shape, cosines.device
     tiles = triton.cdiv(rows, TILE_ROWS), triton.cdiv(columns, TILE_COLUMNS)
     sums = torch.zeros((2, *tiles), dtype=torch.float64, device=device)

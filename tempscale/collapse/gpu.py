@@ -1,9 +1,9 @@
 """Super-tiles of cosines from torch operations, for a GPU: the same aggregates as the single pass on a CPU.
 
-Blocks, lists of neighbours and counts stay on the device until the last tile. Of a product only the pairs that reach the
-last neighbour so far of one of their texts, or the near-duplicate threshold, are looked at one by one; with Triton
-one kernel finds them and sums in one reading of the product (`fused`). Neighbours are exact, ties included: a cosine
-and a label are packed into one integer that sorts by both.
+Blocks, lists of neighbours and counts stay on the device until the last tile. Only those pairs of a product are handled one
+by one that reach the near-duplicate threshold or the current last neighbour of one of their texts; with Triton one kernel
+finds them and sums in one reading of the product (`fused`). Neighbours are exact, ties included: a cosine and a label are
+packed into one integer that sorts by both.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ from tempscale.tf32 import tf32_products
 ROWS, COLUMNS = 16_384, 16_384
 """One block of the product: 1 GB of float32."""
 LOOKED = 1 << 22
-"""Pairs of a product that are looked at one by one at once: 200 MB of places, labels and sorted integers."""
+"""Pairs of a product that are handled together, one by one: 200 MB of places, labels and sorted integers."""
 BLOCKS_BYTES = 1 << 30, 3 << 30
-"""Size of the blocks of texts that stay on a device and in memory beside it, where they are more than two: at least and at
-most, of a larger device an eighth. The most is that of a panel and half of another.
+"""The least and the most bytes of blocks that stay on a device if they are more than two; else an eighth of the device. The
+most holds a panel and half of another.
 """
 _NONE = -(1 << 63)
 _LARGEST = 1.0 + 1e-5
 """No cosine of unit vectors is larger, whatever its rounding."""
 _PART = 8
-"""A list that is not full takes its floor from one in so many of a block's pairs, or more of them; see `_Found._floors`."""
+"""A list that is not full takes its floor from at least one in so many of a block's pairs; see `_TileResults._floors`."""
 WAITING = 4
-"""Pairs found for some texts wait until there are a quarter of their lists, and are then sorted into them at once."""
+"""Pairs wait until they are a quarter of the entries of their lists, and are then sorted into the lists together."""
 EXACT = 1 << 24
 """torch counts in float32, which is exact below this."""
 FUSED = "TEMPSCALE_FUSED"
-"""The variable that switches the kernel off (0), or on where it would not be used (1)."""
+"""The environment variable that switches the kernel off (0), or on where it would not be used (1)."""
 
 
 class Search(NamedTuple):
-    """What is looked for in tiles; see `collapse.cosine.cosine_tiles`."""
+    """What `collapse.cosine.cosine_tiles` searches for in tiles."""
 
     intervals: int
     neighbours: int
@@ -62,7 +62,7 @@ class Search(NamedTuple):
 
 
 def cosine_tiles_on(device: str, precision: Precision, tiles: Iterable[Tile], wanted: Search) -> CosineTiles:
-    """The same as `collapse.cosine.cosine_tiles`, computed on a device such as «cuda»; the result is on the CPU."""
+    """`collapse.cosine.cosine_tiles` on a device such as «cuda»; the result is on the CPU."""
     results = _TileResults(device, precision, wanted)
     sums = merge_tree(map(results.add, tiles), torch.add)
     return results.result(sums)
@@ -70,7 +70,7 @@ def cosine_tiles_on(device: str, precision: Precision, tiles: Iterable[Tile], wa
 
 @lru_cache(maxsize=8)
 def serves(device: str) -> bool:
-    """Whether the kernel reads blocks on a device: Triton is installed, and the kernel gives what torch gives."""
+    """Whether the kernel is used on a device: Triton is installed, and the kernel's results equal torch's."""
     setting = os.environ.get(FUSED, "")
     if setting == "0" or (not device.startswith("cuda") and setting != "1"):
         return False
@@ -85,7 +85,7 @@ def serves(device: str) -> bool:
         finite = cosines.double().masked_fill(cosines == -torch.inf, 0.0)
         sums = bool(torch.isclose(result.first, finite.sum()) & torch.isclose(result.second, finite.square().sum()))
         return sums and torch.equal(result.places[: int(result.number)].sort().values.long(), expected)
-    except Exception:  # Whatever Triton misses, or raises when it compiles: torch's own operations serve as well.
+    except Exception:  # Whatever Triton lacks, or raises when it compiles: torch's operations replace it.
         return False
 
 
@@ -97,7 +97,7 @@ class _Block(NamedTuple):
 
 
 uploaded_blocks: dict[tuple[int, str, str], tuple[Block, _Block]] = {}
-"""Blocks on a device by the identity of what was uploaded, which is kept beside them; the last used last."""
+"""Blocks on a device by the identity of the original, which is kept with them; the last used last."""
 
 
 def _room(device: str) -> int:
@@ -126,7 +126,7 @@ def _on_device(block: Block, device: str, precision: Precision) -> _Block:
 
 
 class _TileResults:
-    """What is found in tiles, on a device; all but the sums, which are merged along a tree."""
+    """The results of tiles on a device, without the sums, which are merged along a tree."""
 
     def __init__(self, device: str, precision: Precision, wanted: Search) -> None:
         self._device, self._precision = device, precision
@@ -141,7 +141,7 @@ class _TileResults:
         self._fused = serves(device)
 
     def add(self, tile: Tile) -> Tensor:
-        """Σcos and Σcos² of a tile by cell, on the device; everything else is added to what was found."""
+        """Σcos and Σcos² of a tile by cell, on the device; all other results are added to those of earlier tiles."""
         rows, columns = (_on_device(block, self._device, self._precision) for block in (tile.rows, tile.columns))
         self._lists(tile.row, rows)
         self._lists(tile.column, columns)
@@ -153,7 +153,7 @@ class _TileResults:
                     continue
                 below = top - begin + 1 if diagonal and begin < bottom else None
                 cosines = cosine_product(rows.embeddings[top:bottom], columns.embeddings[begin:end].mT, self._precision)
-                if below is not None:  # A pair below the diagonal is above it too, and reaches nothing here.
+                if below is not None:  # A pair below the diagonal is also above it, and must not count twice.
                     cosines = cosines.masked_fill(_below(cosines, below), -torch.inf)
                 counts, pairs = torch.histc(cosines, BINS, -1, 1), _pairs_of(len(cosines), cosines.shape[1], below)
                 sides = self._side(tile.row, rows, top, bottom), self._side(tile.column, columns, begin, end)
@@ -163,13 +163,13 @@ class _TileResults:
         return sums
 
     def _lists(self, number: int, block: _Block) -> None:
-        """Begin the lists of a block's nearest texts, packed."""
+        """Create the packed lists of a block's nearest texts, if they are missing."""
         if number not in self._near:
             shape = len(block.labels), self._neighbours
             self._near[number] = torch.full(shape, _NONE, dtype=torch.int64, device=self._device)
 
     def _side(self, number: int, block: _Block, start: int, stop: int) -> Side:
-        """Some texts of a block, with their nearest texts so far."""
+        """Some texts of a block, with the nearest texts found so far."""
         key = number, start, stop
         if key not in self._sides:
             self._sides[key] = Side(self._near[number][start:stop], block.labels[start:stop])
@@ -178,10 +178,7 @@ class _TileResults:
     def _scan(
         self, sums: Tensor, cosines: Tensor, sides: tuple[Side, Side], cell: tuple[int, int], *, whole: bool
     ) -> None:  # fmt: skip
-        """Sum the cosines of one block, all of one cell, and look for neighbours and near-duplicates.
-
-        −∞ is no pair; a `whole` block has none.
-        """
+        """Sum one cell's block of cosines, find neighbours and near-duplicates; −∞, not in a `whole` block, is no pair."""
         looking, (rows, columns) = self._neighbours > 0 or self._duplicate <= _LARGEST, sides
         floors = self._floors(cosines, rows, columns)
         if not self._fused:
@@ -207,7 +204,7 @@ class _TileResults:
     def _look(
         self, cosines: Tensor, floors: tuple[Tensor, Tensor], rows: Side, columns: Side, cell: tuple[int, int]
     ) -> None:  # fmt: skip
-        """Look for neighbours and near-duplicates among the cosines of one block, in parts if they are many."""
+        """Find neighbours and near-duplicates among the cosines of one block, in parts if they are many."""
         reach = self._reach(cosines, floors)
         if int(reach.sum()) > LOOKED:
             reach = self._reach(cosines, self._floors(cosines, rows, columns, sharply=True))
@@ -225,7 +222,7 @@ class _TileResults:
     def _found(
         self, cosines: Tensor, places: tuple[Tensor, Tensor], rows: Side, columns: Side, cell: tuple[int, int]
     ) -> None:  # fmt: skip
-        """Keep the pairs of some rows and columns of a block that reach a list or the threshold."""
+        """Keep the pairs at some places of a block that reach a list or the threshold."""
         row, column = places
         value = cosines[row, column]
         if self._neighbours:
@@ -239,15 +236,15 @@ class _TileResults:
     def _floors(
         self, cosines: Tensor, rows: Side, columns: Side, *, sharply: bool = False
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
-        """The least cosine that each text's list still takes, of both sides; infinite if nobody looks for neighbours.
+        """The least cosine that each text's list still accepts, of both sides; infinite without neighbours.
 
-        Where lists are not full, the last of as many best in a part of the block is a floor too, a part so large that about
-        half of what can be looked at at once reaches it. `sharply`: of the whole block, whatever the lists are.
+        For lists that are not full, the k-th best of a part of the block is a floor too. The part is so large that about
+        half of the pairs that fit together reach the floor; `sharply` takes the whole block for all lists.
         """
         reaching = 2 * self._neighbours * sum(cosines.shape)
         part = 1 if sharply else max(1, min(_PART, LOOKED // max(1, reaching)))
         height, width = (max(self._neighbours, n // part) for n in cosines.shape)
-        # On a diagonal there are pairs in the last columns of a row, and in the first rows of a column.
+        # A block on the diagonal has pairs in the last columns of each row, and in the first rows of each column.
         parts = (rows, cosines[:, -width:]), (columns, cosines[:height].mT)
         floors = []
         for side, part_cosines in parts:
@@ -276,7 +273,7 @@ class _TileResults:
         self._listing = self._listing.merged(more).first(self._listed)
 
     def result(self, sums: Tensor) -> CosineTiles:
-        """What was found, with the sums of all tiles, on the CPU."""
+        """The results of all tiles, with their merged sums, on the CPU."""
         first, second = sums.cpu().numpy()
         cells = CosineCells(self._pairs, first, second, self._histogram.cpu().numpy(), self._duplicates)
         near = {}
@@ -289,7 +286,7 @@ class _TileResults:
 
 
 class Side:
-    """The texts of the rows or of the columns of one block of a product, and their nearest texts so far."""
+    """The texts of the rows or columns of one block of a product, and the nearest texts found so far."""
 
     def __init__(self, near: Tensor, labels: Tensor) -> None:
         self.labels, self._near = labels, near
@@ -297,7 +294,7 @@ class Side:
         self._read()
 
     def _read(self) -> None:
-        """Read the least cosine that each list still takes, infinite if there are none, and whether all are full."""
+        """Update the least cosine that each list still accepts, infinite without lists, and whether all lists are full."""
         if self._near.shape[1]:
             self.floor = _unpacked(self._near[:, -1])
             self.full = bool((self.floor > -torch.inf).all())
@@ -305,17 +302,17 @@ class Side:
             self.floor, self.full = torch.full((len(self.labels),), torch.inf, device=self.labels.device), True
 
     def part(self, rows: slice) -> Side:
-        """Some of them, whose lists are the same."""
+        """Some of these texts, with the same lists."""
         return Side(self._near[rows], self.labels[rows])
 
     def keep(self, owner: Tensor, packed: Tensor) -> None:
-        """Add packed neighbours of some of the texts to their lists, now or later: until then the floors are lower."""
+        """Add packed neighbours of some texts to their lists, now or later; until then their floors are lower."""
         self._waiting.append((owner, packed))
         if not self.full or WAITING * sum(len(owners) for owners, _ in self._waiting) > self._near.numel():
             self.merge()
 
     def merge(self) -> None:
-        """Add all that wait."""
+        """Add the waiting neighbours to their lists."""
         if self._waiting:
             _keep(self._near, *map(torch.cat, zip(*self._waiting, strict=True)))
             self._waiting.clear()
@@ -333,12 +330,10 @@ def cosine_product(left: Tensor, right: Tensor, precision: Precision) -> Tensor:
 
 
 def _counted(counts: Tensor, cosines: Tensor, pairs: int) -> Tensor:
-    """The histogram of so many pairs, int64 (bin,), from what torch counted in float32: counted again in parts if a bin has
-    too many, and with the few pairs whose cosine is beyond ±1 by rounding in the outermost bins.
-    """
+    """The int64 histogram of `pairs` pairs from torch's float32 counts, with cosines beyond ±1 in the outermost bins."""
     total, most = torch.stack([counts.sum(dtype=torch.float64), counts.max().double()]).tolist()
     counts_by_bin = counts.long()
-    if most >= EXACT:
+    if most >= EXACT:  # Count again in parts.
         parts = torch.split(cosines, max(1, EXACT // cosines.shape[1]))
         counts_by_bin = torch.stack([torch.histc(part, BINS, -1, 1).long() for part in parts]).sum(0)
         total = int(counts_by_bin.sum())
@@ -361,12 +356,12 @@ def _segments(interval: np.ndarray, most: int) -> list[tuple[int, int, int]]:
 
 
 def _pairs_of(rows: int, columns: int, below: int | None) -> int:
-    """How many pairs of a block count; see `_below`."""
+    """The number of pairs of a block that count; see `_below`."""
     return rows * columns if below is None else sum(max(0, columns - max(0, i + below)) for i in range(rows))
 
 
 def _below(cosines: Tensor, offset: int) -> Tensor:
-    """Where a block is below the diagonal that leaves `offset` of its first row out, which belongs to no pair itself."""
+    """The entries of a block that are no pairs: those before column `offset` of the first row, one more in each next row."""
     return torch.ones_like(cosines, dtype=torch.bool).tril(offset - 1)
 
 
@@ -381,7 +376,7 @@ def _keep(near: Tensor, owner: Tensor, packed: Tensor) -> None:
 
 
 def _packed(cosines: Tensor, labels: Tensor) -> Tensor:
-    """One integer each: larger for a larger cosine, and for equal cosines larger for a smaller label."""
+    """One integer for each pair: larger for a larger cosine, and for equal cosines larger for a smaller label."""
     bits = cosines.contiguous().view(torch.int32).long()
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     return (ordered << 32) + (NOBODY - labels)

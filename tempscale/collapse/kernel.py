@@ -11,10 +11,10 @@ import numpy as np
 from tempscale.compiled import compiled, summing
 from tempscale.lanes import LANES, largest, load, maximum, splat
 
-# numba notices a change of this file only; lanes.py and compiled.py: 4b5ac1911390
+# numba notices a change of this file only; lanes.py and compiled.py: b07b0cab0b6b
 
 _WIDTH = 64
-"""Columns that are compared at once with the neighbours so far; only groups with a candidate are searched one by one."""
+"""Columns that are compared together with the current neighbours; only groups with a candidate are searched one by one."""
 
 
 @compiled
@@ -67,9 +67,8 @@ def scan(
 
 @summing
 def _sums(values: np.ndarray, bins: np.ndarray, count: int) -> tuple[float, float]:
-    """Σcos and Σcos² of a slice of a row; also writes its bins. The slice must start at 0, because numba does not vectorise
-    a loop whose index could be negative.
-    """
+    """Σcos and Σcos² of a slice of a row; also writes its bins."""
+    # The index starts at 0, because numba does not vectorise a loop whose index could be negative.
     half, last = np.float32(count / 2), np.int32(count - 1)
     one, two = 0.0, 0.0
     for j in range(len(values)):
@@ -170,7 +169,7 @@ def _candidates(row: np.ndarray, start: int, stop: int, floor: float, column_flo
 def search(
     cosines: np.ndarray, first_row: int, near: np.ndarray, label: np.ndarray, ids: np.ndarray, floor: np.ndarray
 ) -> None:
-    """Add a block of cosines to the nearest texts of its rows; `ids` are its columns' labels, the others as in `scan`."""
+    """Add a block of cosines to the nearest texts of its rows; `ids` are the columns' labels, the rest is as in `scan`."""
     rows, columns = cosines.shape
     for i in range(rows):
         row, place = cosines[i], first_row + i

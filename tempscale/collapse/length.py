@@ -6,7 +6,7 @@ S1 (arXiv 2410.24200) Fig 1c, 3. For unit embeddings u and intervals a, b with s
     Σ cos  = s_a·s_b             (a ≠ b),   (‖s_a‖² − n_a)/2        (a = b)
     Σ cos² = ⟨M_a, M_b⟩_F        (a ≠ b),   (‖M_a‖_F² − n_a)/2      (a = b)
 
-in O(n·d²), without computing any pair. Pairs share texts, so standard errors are computed from the means of the texts.
+in O(n·d²), without computing any pair. Pairs share texts, so standard errors come from the means of the texts.
 """
 
 from __future__ import annotations
@@ -54,16 +54,7 @@ class CosineSums:
 
     @classmethod
     def of(cls, embeddings: Float[np.ndarray, "text dim"], interval: Int[np.ndarray, " text"], intervals: int) -> CosineSums:
-        """Sums of one block of unit embeddings, in float64.
-
-        Args:
-            embeddings: of unit norm.
-            interval: the length interval of each text, from 0.
-            intervals: how many length intervals there are.
-
-        Returns:
-            The sums, in float64; 0 for an interval without a text.
-        """
+        """The sums of one block of unit embeddings, in float64; 0 for an interval without a text."""
         dim = embeddings.shape[1]
         texts = np.bincount(interval, minlength=intervals).astype(np.int64)
         vectors, squares = np.zeros((intervals, dim)), np.zeros((intervals, dim, dim))
@@ -76,29 +67,14 @@ class CosineSums:
         return cls(texts, vectors, squares, norms)
 
     def spread(self, place: Int[np.ndarray, " interval"], intervals: int) -> CosineSums:
-        """The same sums in a longer list of intervals.
-
-        Args:
-            place: the index of each interval in the longer list.
-            intervals: the length of that list.
-
-        Returns:
-            Sums that are 0 for the other intervals.
-        """
+        """The same sums in a list of `intervals` intervals, at these places; 0 elsewhere."""
         texts, dim = np.zeros(intervals, np.int64), self.vectors.shape[1]
         vectors, squares, norms = np.zeros((intervals, dim)), np.zeros((intervals, dim, dim)), np.zeros((intervals, 2))
         texts[place], vectors[place], squares[place], norms[place] = self.texts, self.vectors, self.squares, self.norms
         return CosineSums(texts, vectors, squares, norms)
 
     def merged(self, other: CosineSums) -> CosineSums:
-        """The sums of both sets of texts.
-
-        Args:
-            other: the sums of other texts, over the same intervals.
-
-        Returns:
-            Both added; counts are exact.
-        """
+        """The sums of two sets of texts over the same intervals."""
         return CosineSums(
             self.texts + other.texts, self.vectors + other.vectors, self.squares + other.squares, self.norms + other.norms
         )
@@ -185,28 +161,14 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, values: Float[np.ndarray, "text column"]) -> Moments:
-        """The moments of each column.
-
-        Args:
-            values: one row a text; NaN is ignored.
-
-        Returns:
-            Each (column,), float64.
-        """
+        """The moments of each column of values, in float64; NaN is ignored."""
         present = ~np.isnan(values)
         count = present.sum(0).astype(np.float64)
         mean = np.divide(np.where(present, values, 0.0).sum(0), count, out=np.zeros_like(count), where=count > 0)
         return cls(count, mean, np.where(present, (values - mean) ** 2, 0.0).sum(0))
 
     def merged(self, other: Moments) -> Moments:
-        """The moments of both sets of values.
-
-        Args:
-            other: moments of the same number of columns.
-
-        Returns:
-            Each (column,): exact except for rounding in float64.
-        """
+        """The moments of two sets of values."""
         count = self.values + other.values
         share = np.divide(other.values, count, out=np.zeros_like(count), where=count > 0)
         step = other.mean - self.mean

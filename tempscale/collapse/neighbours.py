@@ -27,26 +27,11 @@ class Nearest:
 
     @classmethod
     def empty(cls, texts: int, k: int) -> Nearest:
-        """Lists without neighbours.
-
-        Args:
-            texts: how many texts.
-            k: how many neighbours each text can have.
-
-        Returns:
-            (texts, k) of −∞ and NOBODY.
-        """
+        """Lists without neighbours: −∞ and NOBODY."""
         return cls(np.full((texts, k), -np.inf, np.float32), np.full((texts, k), NOBODY, np.int32))
 
     def merged(self, other: Nearest) -> Nearest:
-        """The k nearest of both lists.
-
-        Args:
-            other: neighbours of the same texts, none of them in these lists.
-
-        Returns:
-            As many neighbours as here; the order of the two lists does not matter.
-        """
+        """The k nearest of two lists of the same texts that share no neighbour, in either order."""
         cosine = np.concatenate([self.cosine, other.cosine], axis=1)
         label = np.concatenate([self.label, other.label], axis=1)
         order = np.lexsort((label, -cosine), axis=1)[:, : self.cosine.shape[1]]
@@ -54,10 +39,10 @@ class Nearest:
 
 
 class PowerSums(NamedTuple):
-    """How many values there are, and the sums of their first three powers: whole numbers of any size. Mergeable."""
+    """The number of values and the sums of their first three powers: whole numbers of any size. Mergeable."""
 
     values: int
-    """How many, n."""
+    """n."""
     first: int
     """Σv."""
     second: int
@@ -67,27 +52,13 @@ class PowerSums(NamedTuple):
 
     @classmethod
     def of(cls, values: Int[np.ndarray, " text"]) -> PowerSums:
-        """The sums of some values.
-
-        Args:
-            values: whole numbers.
-
-        Returns:
-            Their sums, exact.
-        """
+        """The exact sums of some whole numbers."""
         unique, number = (column.tolist() for column in np.unique(values, return_counts=True))
         powers = (sum(n * v**power for v, n in zip(unique, number, strict=True)) for power in (1, 2, 3))
         return cls(len(values), *powers)
 
     def merged(self, other: PowerSums) -> PowerSums:
-        """The sums over both.
-
-        Args:
-            other: those of other values.
-
-        Returns:
-            Both added.
-        """
+        """The sums over two sets of values."""
         return PowerSums(*(left + right for left, right in zip(self, other, strict=True)))
 
 
@@ -101,5 +72,5 @@ def skewness(occurrence: PowerSums) -> float:
         Any number: above 0 if a few texts are neighbours of many queries; 0 if every text occurs equally often.
     """
     n, first, second, third = occurrence
-    variance = n * second - first**2  # n²·sd², and below n³ times the numerator: whole numbers, so nothing is cut off.
+    variance = n * second - first**2  # n²·sd²; below, n³ times the numerator. Whole numbers, so nothing is rounded.
     return (n * n * third - 3 * n * first * second + 2 * first**3) / variance**1.5 if variance else 0.0

@@ -1,4 +1,4 @@
-"""Which pairs are computed: the grid of blocks with i ≤ j."""
+"""The grid of blocks i ≤ j that holds every pair; it depends only on the texts, so that every run has the same tiles."""
 
 from __future__ import annotations
 
@@ -6,24 +6,18 @@ SMALLEST_BLOCK, LARGEST_BLOCK, LARGEST_BLOCK_BYTES = 1024, 65_536, 128 << 20
 
 
 def block_size(texts: int, dim: int) -> int:
-    """Rows of one block of the pair grid: about a sixteenth of the texts, a multiple of 1,024, at most 65,536 rows or 128
-    MB. It depends only on the texts, not on the workers, so that every run has the same tiles.
-    """
+    """Rows of one block of the pair grid: a sixteenth of the texts, in multiples of 1,024, at most 65,536 rows or 128 MB."""
     most = min(LARGEST_BLOCK, LARGEST_BLOCK_BYTES // (4 * dim) // SMALLEST_BLOCK * SMALLEST_BLOCK)
     return max(SMALLEST_BLOCK, min(most, -(-texts // (16 * SMALLEST_BLOCK)) * SMALLEST_BLOCK))
 
 
 MOST_PANELS = 24
 LARGEST_PANEL, LARGEST_PANEL_OF_GPUS = 4, 16
-"""Two panels are what is lost when a process dies: sixteen large tiles take a processor a quarter of an hour."""
+"""The work on two panels is lost when a process dies: sixteen large tiles take a processor a quarter of an hour."""
 
 
 def panel_size(count: int, largest: int = LARGEST_PANEL) -> int:
-    """Consecutive blocks of a panel of the pair grid: one of up to 24 blocks, of more as many as leave 24 panels.
-
-    Two panels are compared at a time, and what is kept is of the whole: for every text one list of neighbours from each
-    panel, not from each block.
-    """
+    """Consecutive blocks of a panel, so that there are at most 24 panels: a text has one list of neighbours from each."""
     return max(1, min(largest, -(-count // MOST_PANELS)))
 
 
@@ -38,11 +32,7 @@ def upper_triangle(count: int) -> list[tuple[int, int]]:
 
 
 def runs(count: int, most: int) -> list[range]:
-    """Divide numbers from 0 to count − 1 into at most so many runs, each of a power of two but the last.
-
-    What is merged along a fixed tree within each run, and then over the runs, is the same to the bit as merged at once
-    (`aggregates.merge_tree`).
-    """
+    """Divide 0 … count − 1 into at most `most` runs of a power of two, which do not change the result of `merge_tree`."""
     size = 1
     while size * most < count:
         size *= 2

@@ -1,1 +1,1 @@
-"""What can be done about collapsed embeddings without embedding again: corrections of vectors that are there."""
+"""Corrections of existing embeddings against collapse, without embedding again."""

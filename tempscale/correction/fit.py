@@ -1,4 +1,4 @@
-"""Fit a correction to embeddings of documents, their lengths, and embeddings of what asks."""
+"""Fit a correction to embeddings of documents, their lengths, and embeddings of queries."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ def fit(
         recipe: such as «length», «centre», «remove_top(1)», «whiten(0.5)» or «csls(10, 0.5)»; see `Recipe.of`.
         documents: unit norm, at least 100.
         tokens: the documents' lengths, for «length» and «centre_by_length».
-        queries: embeddings of what asks, unit norm, at least 100; «length», «centre», «centre_by_length» and «csls» cannot
-            be fitted without.
+        queries: unit norm, at least 100; needed by «length», «centre», «centre_by_length» and «csls».
         query_tokens: their lengths, for «centre_by_length».
 
     Returns:
         The correction; the same for the same rows in any order, up to rounding.
 
     Raises:
-        CorrectionError: there is no such correction, fewer than 100 texts, no asking texts or lengths where they are needed,
-            numbers that are not finite, or another number of dimensions on the two sides.
+        CorrectionError: the recipe is unknown, texts are fewer than 100, needed queries or lengths are missing, numbers are
+            not finite, or dimensions differ.
     """
     recipe = Recipe.of(recipe) if isinstance(recipe, str) else recipe
     name = recipe.canonical
@@ -44,12 +43,12 @@ def fit(
     if queries is None:
         if recipe.asks:
             raise CorrectionError(
-                f"{name} is fitted to what asks, and no asking texts are given; a mean of documents serves no query"
+                f"{name} is fitted to queries, and none are given; the mean of the documents cannot replace them"
             )
         asking, asked_lengths = None, None
     else:
         asking, asked_lengths = checked(queries, query_tokens, recipe.kind == "centre_by_length", name, dim)
-        _enough(len(asking), name, "asking texts")
+        _enough(len(asking), name, "queries")
     mean = rows.mean(0)
     of_queries = mean if asking is None else asking.mean(0)
     if recipe.kind in ("remove_top", "whiten"):
@@ -84,7 +83,7 @@ def _matrix(recipe: Recipe, centred: np.ndarray) -> np.ndarray:
             raise CorrectionError(f"{recipe.canonical} leaves nothing of {len(values)} dimensions")
         top = vectors[:, -int(recipe.parameters[0]) :]
         return np.asarray(np.eye(len(values)) - top @ top.T)
-    # Directions in which the documents do not differ, but for rounding, have no variance to divide by.
+    # Directions in which the documents differ only by rounding have no variance to divide by.
     used = values > values.max() * len(values) * np.finfo(np.float32).eps if values.max() > 0 else values > 0
     scale = np.where(used, np.maximum(values, np.finfo(np.float64).tiny) ** (-float(recipe.parameters[0]) / 2), 0.0)
     return np.asarray((vectors * scale) @ vectors.T)

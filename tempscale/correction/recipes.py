@@ -9,7 +9,7 @@ from typing import Any
 from tempscale.correction.errors import CorrectionError
 
 LEAST_TEXTS = 100
-"""Documents, and asking texts, that a correction is fitted to at least."""
+"""The least number of documents, and of queries, that a correction is fitted to."""
 _EXAMPLES = "length, length(4), centre, centre(unit), centre_by_length, remove_top(1), whiten(0.5), csls(10, 0.5)"
 
 
@@ -24,17 +24,7 @@ class Recipe:
 
     @classmethod
     def of(cls, text: str) -> Recipe:
-        """Read a recipe.
-
-        Args:
-            text: such as «length», «remove_top(2)» or «csls(10, 0.5)»; parameters that are left out have their defaults.
-
-        Returns:
-            The recipe.
-
-        Raises:
-            CorrectionError: there is no such kind, or a parameter is out of range.
-        """
+        """Read a recipe such as «length», «remove_top(2)» or «csls(10, 0.5)»; omitted parameters have their defaults."""
         match = re.fullmatch(r"([a-z_]+)\s*(?:\(([^()]*)\))?", str(text).strip())
         if not match or match[1] not in PARAMETERS:
             raise CorrectionError(f"there is no correction {str(text)!r}; there are {_EXAMPLES}")
@@ -59,7 +49,7 @@ class Recipe:
 
     @property
     def asks(self) -> bool:
-        """Whether it cannot be fitted without texts that ask."""
+        """Whether it cannot be fitted without queries."""
         return self.kind in ("length", "centre", "centre_by_length", "csls")
 
 
@@ -72,16 +62,12 @@ class Parameter:
     least: float = 0.0
     most: float = float("inf")
     words: tuple[str, ...] = ()
-    """The words that it can be, where it is no number."""
+    """Its possible values, if it is a word."""
     always: bool = False
-    """Whether the canonical text has it even where it is the default."""
+    """Whether the canonical text contains it even if it has its default."""
 
     def read(self, kind: str, text: str) -> Any:
-        """Its value as somebody wrote it.
-
-        Raises:
-            CorrectionError: it is no such value.
-        """
+        """Its value, from text."""
         if self.words:
             if text in self.words:
                 return text

@@ -1,4 +1,4 @@
-"""Fitted corrections: frozen values that change embeddings of documents and of what asks, and can be written and read.
+"""Fitted corrections: frozen values that change embeddings of documents and queries, and can be written and read.
 
 The similarity after a correction is the inner product of a corrected query and a corrected document.
 """
@@ -23,25 +23,24 @@ from tempscale.correction.errors import CorrectionError
 from tempscale.correction.recipes import Recipe
 
 FORMAT = 1
-"""Of the data that a correction is written as; raised when their meaning changes."""
+"""The version of the written data; it is increased when their meaning changes."""
 _AT_ONCE = 1 << 14
-"""Documents that are compared with asking texts at a time."""
+"""Documents that are compared with the fitted queries at a time."""
 
 
 @dataclass(frozen=True, eq=False)
 class Correction(ABC):
-    """What is added to or taken from embeddings of unit norm; equal corrections have equal data."""
+    """A change of embeddings of unit norm; equal corrections have equal data."""
 
     recipe: Recipe
-    """What was fitted,"""
     dim: int
-    """for embeddings of this many dimensions."""
+    """Dimensions of the embeddings."""
     needs_tokens: ClassVar[bool] = False
-    """Whether it depends on the lengths of documents,"""
+    """Whether it depends on the lengths of documents."""
     needs_query_tokens: ClassVar[bool] = False
-    """and on those of what asks."""
+    """Whether it depends on the lengths of queries."""
     needs_inner_product: ClassVar[bool] = False
-    """Whether its documents differ in norm, so that an index of cosines ranks otherwise; see `equal_norms`."""
+    """Whether its documents differ in norm, so that an index of cosines ranks differently; see `equal_norms`."""
 
     @property
     def canonical(self) -> str:
@@ -56,14 +55,14 @@ class Correction(ABC):
         Args:
             embeddings: unit norm.
             tokens: each document's length, at least 1, where the correction depends on it.
-            equal_norms: add a coordinate √(M² − ‖x‖²), M the largest norm that there can be, so that an index of cosines or
-                of Euclidean distances ranks as the inner product does; queries have 0 there.
+            equal_norms: add a coordinate √(M² − ‖x‖²), M the largest possible norm, so that an index of cosines or of
+                Euclidean distances ranks as the inner product does; queries have 0 there.
 
         Returns:
             Float32 on the CPU; as many rows, with one coordinate more for «length» and «csls», and one for `equal_norms`.
 
         Raises:
-            CorrectionError: another dimension, lengths that are absent or below 1, numbers that are not finite.
+            CorrectionError: the dimension differs, lengths are missing or below 1, or numbers are not finite.
         """
         corrected = self._documents(*self._checked(embeddings, tokens, self.needs_tokens))
         if equal_norms and self.needs_inner_product:
@@ -74,19 +73,7 @@ class Correction(ABC):
     def queries(
         self, embeddings: Float[Tensor, "text dim"], tokens: Int[Tensor, " text"] | None = None, *, equal_norms: bool = False
     ) -> Float[Tensor, "text more"]:
-        """Correct embeddings of what asks, so that inner products with corrected documents are corrected similarities.
-
-        Args:
-            embeddings: unit norm.
-            tokens: each text's length, at least 1, where the correction depends on it.
-            equal_norms: as for the documents.
-
-        Returns:
-            Float32 on the CPU.
-
-        Raises:
-            CorrectionError: as in `documents`.
-        """
+        """Correct embeddings of queries: their inner products with corrected documents are the corrected similarities."""
         corrected = self._queries(*self._checked(embeddings, tokens, self.needs_query_tokens))
         if equal_norms and self.needs_inner_product:
             corrected = np.concatenate([corrected, np.zeros((len(corrected), 1))], 1)
@@ -111,7 +98,7 @@ class Correction(ABC):
 
     @abstractmethod
     def _fitted(self) -> dict[str, Any]:
-        """What was fitted, as plain data."""
+        """The fitted values as plain data."""
 
     @classmethod
     @abstractmethod
@@ -119,26 +106,12 @@ class Correction(ABC):
         """The correction of such data."""
 
     def as_data(self) -> dict[str, Any]:
-        """The correction as plain data, for JSON.
-
-        Returns:
-            What `Correction.of` reads back to an equal correction.
-        """
+        """The correction as plain data for JSON, which `Correction.of` reads."""
         return {"format": FORMAT, "correction": self.canonical, "dimensions": self.dim} | self._fitted()
 
     @staticmethod
     def of(data: Any) -> Correction:
-        """Read a correction.
-
-        Args:
-            data: from `as_data`; further entries, such as the model's, are not looked at.
-
-        Returns:
-            An equal correction.
-
-        Raises:
-            CorrectionError: it is no correction, or one of a later version.
-        """
+        """Read a correction from the data of `as_data`; further entries, such as the model's, are ignored."""
         if not isinstance(data, Mapping) or "correction" not in data:
             raise CorrectionError("this is no correction: the entry «correction» is missing")
         if data.get("format") != FORMAT:
@@ -164,11 +137,7 @@ class Correction(ABC):
 def checked(
     embeddings: Tensor, tokens: Tensor | None, needed: bool, name: str, dim: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Embeddings in float64 and lengths, or zeros where none are needed.
-
-    Raises:
-        CorrectionError: another dimension, lengths that are absent or below 1, numbers that are not finite.
-    """
+    """Embeddings in float64 and lengths, or zeros where none are needed; a CorrectionError if they do not fit."""
     rows = torch.as_tensor(embeddings).detach().cpu().numpy().astype(np.float64)
     if rows.ndim != 2 or (dim is not None and rows.shape[1] != dim):
         raise CorrectionError(f"{name} is for embeddings of {dim} dimensions, not of shape {tuple(rows.shape)}")
@@ -190,12 +159,12 @@ def checked(
 
 @dataclass(frozen=True, eq=False)
 class Length(Correction):
-    """Taken off the cosine: a smooth function f of the log of the document's tokens.
+    """Subtract a smooth function f of the log of the document's tokens from the cosine.
 
         s(q, d) = ⟨q, d⟩ − f(n_d),   document [d, −f(n_d)],   query [q, 1]
 
-    f is the least-squares curve of a document's mean similarity to what asks, less its mean over the documents: it moves
-    ranks, not the mean similarity. Of two documents of one length the order does not change.
+    f is the least-squares curve of a document's mean similarity to the queries, minus its mean over the documents: it
+    changes ranks, not the mean similarity. The order of documents of one length does not change.
     """
 
     curve: Curve
@@ -222,9 +191,9 @@ class Length(Correction):
 
 @dataclass(frozen=True, eq=False)
 class Centre(Correction):
-    """The mean of each side taken off it.
+    """Subtract the mean of documents and that of queries.
 
-    plain:  s(q, d) = ⟨q − m_q, d⟩, which ranks as ⟨q − m_q, d − m_d⟩ does: documents, and an index of them, stay
+    plain:  s(q, d) = ⟨q − m_q, d⟩, which ranks as ⟨q − m_q, d − m_d⟩ does, so documents and their index stay unchanged
     unit:   s(q, d) = cos(q − m_q, d − m_d)
     """
 
@@ -255,9 +224,9 @@ class Centre(Correction):
 
 @dataclass(frozen=True, eq=False)
 class CentreByLength(Correction):
-    """The mean of each side at a text's length taken off it, and renormalised.
+    """Subtract the mean of documents, and that of queries, at each text's length, and renormalise.
 
-    s(q, d) = cos(q − m_q(n_q), d − m_d(n_d)),   m a smooth function of the log of the tokens, a curve a dimension
+    s(q, d) = cos(q − m_q(n_q), d − m_d(n_d)),   m a smooth function of the log of the tokens, one curve a dimension
     """
 
     of_documents: Curve
@@ -283,13 +252,13 @@ class CentreByLength(Correction):
 
 @dataclass(frozen=True, eq=False)
 class Linear(Correction):
-    """The mean of each side taken off it, then one symmetric matrix for both, and renormalised.
+    """Subtract the mean of documents and that of queries, multiply by one symmetric matrix, and renormalise.
 
         remove_top(k):    W = I − Σ_{j≤k} v_j v_jᵀ                      Mu & Viswanath 2018, «all but the top»
         whiten(p):        W = V Λ^(−p/2) Vᵀ                             Su et al. 2021 (p = 1); p = 0 only centres
 
-    v_j and Λ are eigenvectors and eigenvalues of the documents' covariance, the largest first. Without asking texts both
-    sides have the documents' mean.
+    v_j and Λ are eigenvectors and eigenvalues of the documents' covariance, the largest first. Without queries the
+    documents' mean is used for both.
     """
 
     of_documents: Float[np.ndarray, " dim"]
@@ -317,25 +286,25 @@ class Linear(Correction):
 
 @dataclass(frozen=True, eq=False)
 class Csls(Correction):
-    """Taken off the cosine: how near a document is to what asks, whatever is asked.
+    """Subtract a document's mean similarity to its nearest queries from the cosine.
 
-        s(q, d) = ⟨q, d⟩ − w·r(d),   r(d) = mean cosine of d to its k nearest asking texts        Conneau et al. 2018, eq. 4
+        s(q, d) = ⟨q, d⟩ − w·r(d),   r(d) = mean cosine of d to its k nearest fitted queries      Conneau et al. 2018, eq. 4
 
     Their 2⟨q, d⟩ − r(q) − r(d) ranks the documents of a query as w = ½ does.
     """
 
     asking: Float[np.ndarray, "text dim"]
-    """The asking texts that it was fitted on."""
+    """The queries that it was fitted to."""
     needs_inner_product = True
 
     @property
     def neighbours(self) -> int:
-        """k, or as many asking texts as there are."""
+        """k, at most the number of fitted queries."""
         return min(int(self.recipe.parameters[0]), len(self.asking))
 
     @property
     def weight(self) -> float:
-        """How much of r is taken off, w."""
+        """w, the subtracted share of r."""
         return float(self.recipe.parameters[1])
 
     def _documents(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -368,7 +337,7 @@ KINDS: dict[str, type[Correction]] = {
 
 
 def normalised(rows: np.ndarray) -> np.ndarray:
-    """Rows of unit norm; a row that is 0 stays 0, as similar to everything as to nothing."""
+    """Rows of unit norm; a row that is 0 stays 0."""
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(norms > 0, norms, 1.0))
 

@@ -34,7 +34,7 @@ class Contraction(NamedTuple):
 
 
 class Concentration(NamedTuple):
-    """How alike the tokens of one text are, after any layer; float64 scalars."""
+    """The similarity of one text's tokens after any layer; float64 scalars."""
 
     spread: Tensor
     """S(X)/‖μ(X)‖² (S2 12). ≥ 0."""
@@ -45,12 +45,12 @@ class Concentration(NamedTuple):
 
 
 def concentration(tokens: Float[Tensor, "token dim"]) -> Concentration:
-    """The spread of a text's tokens over the square of their mean, their mean cosine, and how unequal their norms are.
+    """The spread of a text's tokens over the square of their mean, their mean cosine, and the variation of their norms.
 
         S(X)/‖μ(X)‖²   S2 eq. 12          w = (1/n²)Σ_{j,k}cos(x_j, x_k) = ‖mean of unit tokens‖²   S2 H.2
 
     S2's Appendix J takes γ and β of the last norm as equal in all dimensions, so that all tokens have one norm. Then
-    S(X)/‖μ(X)‖² = 1/w − 1, and a mean cosine w ≥ 1/3 gives tr Σ ≤ 2. `norm_variation` is how far that is from true.
+    S(X)/‖μ(X)‖² = 1/w − 1, and a mean cosine w ≥ 1/3 gives tr Σ ≤ 2. `norm_variation` measures the violation of this.
 
     Args:
         tokens: X, the output of a layer or of the embedding layer; at least one row.
@@ -89,7 +89,7 @@ def head_contraction(layer: Layer, gains: Float[Tensor, " head"]) -> Float[Tenso
     """λ_h = ‖W^o_hW^v_h‖²_op·‖PA_h‖²_F/(n−1), P = I − (1/n)11ᵀ (S2 13), of each head; float64, NaN for one token.
 
     The layer's λ is the mean over heads, as published. λ bounds the spread after one head relative to the spread before it,
-    on average over directions. It is not a contraction factor of the whole layer, whose heads are added.
+    on average over directions. It is not a contraction factor of the whole layer, which adds its heads.
 
     Args:
         layer: one layer's pass.

@@ -71,7 +71,7 @@ def observe(model: Any, ids: Sequence[int], visit: Callable[[Layer], Seen], *, r
     Args:
         model: a transformers model of a supported family, or an object that contains one; its temperature stays attached.
         ids: the tokens of the text, special tokens included.
-        visit: called with the `Layer` of each layer. The `Layer` is released afterwards; its tensors must not be kept.
+        visit: called with the `Layer` of each layer, which is released afterwards: do not keep its tensors.
         role: «query» or «document», for a temperature that depends on it.
 
     Returns:
@@ -215,7 +215,7 @@ def sigma_s(logits: Float[Tensor, "*head token token"]) -> Float[Tensor, "*head"
 
 
 def _deviation(logits: Tensor, visible: Tensor) -> Tensor:
-    """The standard deviation of one head's visible logits, since float64 copies of all heads would take too much memory."""
+    """The standard deviation of one head's visible logits; float64 copies of all heads would take too much memory."""
     count = visible.sum()
     centred = logits.double().where(visible, 0)
     centred = (centred - centred.sum() / count).where(visible, 0)

@@ -24,8 +24,8 @@ def sigma_a(attention: Float[Tensor, "*batch token token"], tolerance: float = 1
 
     On a CPU: Lanczos iteration on AᵀPA, P = I − (1/n)11ᵀ, from a fixed start, with full orthogonalisation, until the
     residual of the largest Ritz pair is at most `tolerance` times its value; the relative error of σ_a² is then at most
-    `tolerance`. On a GPU, where the CPU would have to wait for each step, AᵀPA is squared fourteen times instead. Both
-    methods approach σ_a from below and are within 1e-4 of it. The precision is at least float32.
+    `tolerance`. On a GPU each step would wait for the CPU, so AᵀPA is squared fourteen times instead. Both methods approach
+    σ_a from below and are within 1e-4 of it. The precision is at least float32.
 
     Args:
         attention: rows that sum to 1, of one unpadded text: (…, n, n).
@@ -45,9 +45,7 @@ def sigma_a(attention: Float[Tensor, "*batch token token"], tolerance: float = 1
 
 
 def _lanczos(flat: Tensor, tolerance: float) -> Tensor:
-    """The largest singular value of each matrix (matrix, n, n). The columns must be centred already: if a head is close to
-    plain averaging, the mean would otherwise dominate its products.
-    """
+    """The largest singular value of each matrix (matrix, n, n) with centred columns: a mean would dominate the products."""
     n = flat.shape[-1]
     start = torch.randn(n, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(flat)
     basis = (start / start.norm()).expand(len(flat), 1, n)
@@ -80,7 +78,7 @@ def _lanczos(flat: Tensor, tolerance: float) -> Tensor:
 
 
 def sigma_a_by_squaring(attention: Float[Tensor, "*batch token token"]) -> Float[Tensor, "*batch"]:
-    """σ_a (S1 §2) as in `sigma_a`, from matrix products alone, so that nothing is copied to the CPU on the way.
+    """σ_a (S1 §2) as in `sigma_a`, from matrix products only, so that nothing is copied to the CPU.
 
     Let v be the column of (AᵀPA)^(2^14) with the largest weight: σ_a = ‖PAv‖/‖v‖. Another singular value σ contributes to v
     with a weight of at most (σ/σ_a)^(2^16), and there are n − 1 others.
@@ -133,7 +131,7 @@ def head_spectrum(layer: Layer, value_norms: Float[Tensor, " head"]) -> HeadSpec
     after = torch.stack([high_frequency(attention.double() @ values.double()).norm() for attention, values in pairs])
     tokens = layer.attended.double()
     norm = high_frequency(tokens).norm()
-    # If tokens differ only by rounding, such as copies of one token, the ratio would be that of two rounding errors.
+    # If tokens differ only by rounding, such as copies of one token, the ratio would be one of rounding errors.
     norm = norm.where(norm > torch.finfo(layer.attended.dtype).eps * len(tokens) ** 0.5 * tokens.norm(), torch.nan)
     n = layer.attention.shape[-1]
     return HeadSpectrum(sigma, layer.sigma_s, sigma_a_bound(layer.sigma_s, n), after / (sigma * value_norms.double() * norm))
@@ -142,8 +140,8 @@ def head_spectrum(layer: Layer, value_norms: Float[Tensor, " head"]) -> HeadSpec
 def sigma_a_bound(sigma_s: Float[Tensor, "*head"], tokens: int) -> Float[Tensor, "*head"]:
     """Theorem 3 (S1): σ_a ≤ √(n / (2·√(1+e^{−2σ_s²})·(n−1)^{3/2} + 1)), for Gaussian logits.
 
-    It is an approximation. Independent Gaussian logits themselves exceed it, from a σ_s on that depends on n: simulated, 0.7
-    for 8 to 32 tokens, 0.9 for 128, 1.05 for 512 and 1.15 for 1,024.
+    It is an approximation. In simulations independent Gaussian logits exceed it from a σ_s on that depends on n: 0.7 for 8
+    to 32 tokens, 0.9 for 128, 1.05 for 512 and 1.15 for 1,024.
 
     Args:
         sigma_s: σ_s of each head, ≥ 0, (…).
@@ -186,10 +184,10 @@ class HighFrequency(NamedTuple):
 
 
 def high_frequency_ratios(layer: Layer) -> HighFrequency:
-    """How much of the differences between tokens is left after one layer and after each of its parts (S1 Fig 2), in float64.
+    """The share of the differences between tokens that one layer, and each of its parts, keeps (S1 Fig 2), in float64.
 
-    The parts follow one another: norms, attention, residual sum, norms, feed-forward, residual sum, norms. The input of each
-    is the output of the one before. If a family has no norm at one of these places, the ratio there is 1.
+    The parts are: norms, attention, residual sum, norms, feed-forward, residual sum, norms. The input of each is the output
+    of the part before. If a family has no norm at one of these places, the ratio there is 1.
 
     Args:
         layer: one layer's pass over one text, from `layers.observe.observe`.

@@ -1,7 +1,7 @@
 """Group sequences into micro-batches by a token budget and run them.
 
-Only the lengths of the sequences decide which ones run together, so results do not depend on workers or timing. A batch that
-does not fit in memory is the one exception: it runs in halves, and the caller is given its sequences.
+Only the lengths of the sequences decide which ones run together, so results do not depend on workers or timing. The one
+exception is a batch that does not fit in memory: it runs in halves and is reported.
 """
 
 from __future__ import annotations
@@ -16,17 +16,13 @@ from tempscale.model.checkpoint import first_line
 Result = TypeVar("Result")
 """The result of one micro-batch."""
 _PADDING, _LEAST_SHARE = 0.04, 0.25
-"""A batch of `_LEAST_SHARE` of the budget or more ends before the sequence that makes its padding exceed `_PADDING`. Smaller
-batches would cost more than the padding.
-"""
+"""A batch of at least `_LEAST_SHARE` of the budget ends before its padding exceeds `_PADDING`; smaller ones are slower."""
 NO_MEMORY = "it needs more memory than there is"
 """The reason reported for a text that does not fit in memory alone."""
 
 
 def micro_batches(lengths: Sequence[int], token_budget: int, packed: bool = False) -> list[list[int]]:
-    """Batches of indices, longest sequence first, each of at most `token_budget` padded tokens or of one sequence. Where
-    sequences are `packed`, padding costs the model nothing, and no batch ends for it.
-    """
+    """Batches of indices, longest first, of at most `token_budget` padded tokens or one; padding is free if packed."""
     batches: list[list[int]] = []
     longest = tokens = 0
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -51,10 +47,7 @@ def run_batches(
     failed: dict[int, str] | None = None,
     before: Callable[[list[int]], None] | None = None,
 ) -> Iterator[Result]:
-    """Yield the result of each batch; a batch that does not fit in memory runs in halves and is added to `halved`. With
-    `failed`, any failing batch is halved until the failing sequence is alone, and its reason is added to `failed`; without
-    it, the error is raised.
-    """
+    """Yield each batch's result; halve a batch that does not fit in memory and, with `failed`, any failing one."""
     waiting, tried = list(batches)[::-1], set[int]()
     while waiting:
         batch = waiting.pop()
@@ -65,7 +58,7 @@ def run_batches(
         except Exception as error:
             memory, alone = out_of_memory(error), len(batch) == 1
             retry = alone and no_workspace(error) and batch[0] not in tried
-            # If not even one text runs after the cache was emptied, memory is not the reason, and neither is the text.
+            # If even one text fails after the cache was emptied, neither memory nor the text is the reason.
             device_lost = lost_device(error) and (not no_workspace(error) or (alone and not retry))
             if device_lost or (failed is None and not retry and (not memory or alone)):
                 raise
@@ -91,7 +84,7 @@ def run_batches(
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error means that no memory is left; some libraries say so only in the error's message."""
+    """Whether an error means that no memory is left; of some libraries only the message shows it."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or no_workspace(error):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -101,12 +94,12 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def no_workspace(error: BaseException) -> bool:
-    """Whether cuBLAS could not begin: nearly always because torch's cache holds the memory that it needs for itself."""
+    """Whether cuBLAS could not start, nearly always because torch's cache occupies the memory that it needs."""
     return isinstance(error, RuntimeError) and "CUBLAS_STATUS_NOT_INITIALIZED" in str(error)
 
 
 _LOST = ("CUDA error", "CUDA unknown error", "No CUDA GPUs are available", "Found no NVIDIA driver")
-"""What torch says of a device that fails, and of one that it does not find any more."""
+"""Parts of torch's messages for a failed device, and for one that has disappeared."""
 
 
 def lost_device(error: BaseException) -> bool:

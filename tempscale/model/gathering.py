@@ -61,18 +61,18 @@ class Pass(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is asked for of each text."""
+    """The results that `Encoder.encode_tokens` was asked for."""
 
     width: int
     """Dimensions of an embedding."""
     finish: Finish
-    """The last stages of the checkpoint, of texts in chunks."""
+    """The last stages of the checkpoint, for texts in chunks."""
     moments: bool
     factors: bool
 
 
 class Troubles(NamedTuple):
-    """What went wrong in micro-batches."""
+    """Failures of micro-batches."""
 
     failed: dict[int, str]
     """Sequences that the model failed on, with the reason."""
@@ -83,10 +83,7 @@ class Troubles(NamedTuple):
 def gather(
     tokens: Tokens, passes: Sequence[Pass], wanted: Request, troubles: Troubles, chunked: Mapping[int, Scatter]
 ) -> Encoded:  # fmt: skip
-    """Results by text, in the order of `tokens`; NaN for a text that failed or whose sequences are in no pass.
-
-    `chunked` has the scatter of texts in chunks.
-    """
+    """Results by text, in the order of `tokens`; NaN for a text that failed or whose sequences are in no pass."""
     width, (failed, halved) = wanted.width, troubles
     texts = len(tokens)
     owner = torch.tensor(tokens.owner, dtype=torch.long)
@@ -129,7 +126,7 @@ def _whole(passes: Sequence[Pass], order: Tensor, texts: int) -> tuple[Tensor, T
 def _merged(
     tokens: Tokens, passes: Sequence[Pass], order: Tensor, owner: Tensor, finish: Finish
 ) -> tuple[Tensor, Tensor, TokenMoments | None]:
-    """The same when every sequence is a chunk: means of the chunks by tokens, and moments of all tokens."""
+    """The same when every sequence is a chunk: means of chunks weighted by tokens, and moments of all tokens."""
     texts = len(tokens)
     count = torch.tensor([len(tokens.ids[i]) for i in order.tolist()], dtype=torch.float64).unsqueeze(-1)
     pooled = torch.cat([out.pooled for out in passes]).double()

@@ -1,8 +1,8 @@
 """Every setting of a model's files that can change a vector: obeyed, refused by name, or harmless.
 
-The keys are those that sentence-transformers 5 and 6 read, and those of transformers that the two libraries treat in
-different ways. A key that is not here is refused: what it changes is unknown. `docs/vectors.md` shows the list, and a test
-compares it with the installed sentence-transformers.
+The keys are those that sentence-transformers 5 and 6 read, and those that transformers treats in another way than they do. A
+key that is not listed is refused, because its effect is unknown. `docs/vectors.md` shows the list, and a test compares it
+with the installed sentence-transformers.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Setting:
     treatment: Treatment
     """Obeyed as sentence-transformers does; refused where it is set; or harmless, because it changes no vector."""
     reason: str = ""
-    """What it does, after «which»; for a refusal also what to do."""
+    """Its effect, as a clause after «which»; for a refusal also what to do."""
     only: tuple[Any, ...] = ()
-    """The values that are obeyed, where others are refused."""
+    """The only values that are obeyed; () for all."""
     families: frozenset[str] = frozenset()
-    """The families that read it; all unless it names some."""
+    """The families that read it; empty for all."""
 
 
 def _obeyed(reason: str = "", *only: Any) -> Setting:
@@ -50,7 +50,7 @@ def _words(text: str) -> frozenset[str]:
 _OTHER_FEATURE = "makes or reads another feature than the embedding of a text; only sentence_embedding is supported"
 _INTO_CONFIG = "changes the model's configuration while it is loaded; write it into config.json instead"
 _MULTI_VECTOR = "is for queries or documents alone; remove it, or use the model where it is read"
-_OF_TRAINING = "is of training"
+_OTHER_INPUTS = dict.fromkeys(("audio", "image", "video"), _harmless("is for other kinds of input"))
 
 CONFIG_NAMES = tuple(
     f"sentence_{name}_config.json"
@@ -65,6 +65,16 @@ PROCESSOR, PROCESSING, TEXT = f"{STAGE}: processor_kwargs", f"{STAGE}: processin
 MODEL, MODALITIES = f"{STAGE}: model_kwargs", f"{STAGE}: modality_config"
 CONFIG = "config.json"
 
+OLDER_POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_lasttoken": "lasttoken",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+}
+"""The older keys of a pooling, and their poolings."""
+
 SETTINGS: dict[str, dict[str, Setting]] = {
     MODULES: {
         "type": _obeyed("is the class of a stage, by its full name"),
@@ -74,7 +84,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "kwargs": _harmless("names arguments of encode, which has none here"),
     },
     WHOLE: {
-        "prompts": _obeyed("are texts that are put before others"),
+        "prompts": _obeyed("are texts that are put before the inputs"),
         "default_prompt_name": _obeyed("is the prompt of encode"),
         "similarity_fn_name": _obeyed("is how embeddings are compared"),
         "truncate_dim": _obeyed("keeps the first dimensions of an embedding, after all stages and without scaling"),
@@ -114,7 +124,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
             "is the side of padding; left is refused in families whose positions count the padding", "right", "left", None
         ),
         "use_fast": _harmless("has no effect: tokenizers are fast"),
-        "clean_up_tokenization_spaces": _harmless("is of decoding"),
+        "clean_up_tokenization_spaces": _harmless("matters only for decoding"),
         "trust_remote_code": _harmless("is ignored in files: no code of a model runs"),
     },
     MODEL: {
@@ -123,17 +133,15 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "attn_implementation": _harmless("is another kernel of the same attention"),
         "add_pooling_layer": _harmless("is a layer whose output is not used"),
         "device_map": _harmless("is where the weights are"),
-        "low_cpu_mem_usage": _harmless("is about memory"),
-        "use_safetensors": _harmless("is always so"),
+        "low_cpu_mem_usage": _harmless("changes only the use of memory"),
+        "use_safetensors": _harmless("is always on"),
         "trust_remote_code": _harmless("is ignored in files: no code of a model runs"),
     },
     PROCESSING: {
         "text": _obeyed("are arguments of the tokenizer's call; see below"),
         "common": _obeyed("are the same, and come before those of text"),
-        "audio": _harmless("is of other inputs"),
-        "image": _harmless("is of other inputs"),
-        "video": _harmless("is of other inputs"),
-        "chat_template": _harmless("is of chat templates, which are refused"),
+        **_OTHER_INPUTS,
+        "chat_template": _harmless("is for chat templates, which are refused"),
     },
     TEXT: {
         "max_length": _obeyed("is the window, before every other"),
@@ -141,7 +149,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "padding": _harmless("changes nothing where padding is masked"),
         "pad_to_multiple_of": _harmless("changes nothing where padding is masked"),
         "return_tensors": _harmless("is the kind of the result"),
-        "logits_to_keep": _harmless("is of models that write"),
+        "logits_to_keep": _harmless("is for generative models"),
     },
     MODALITIES: {
         "text": _obeyed("is how texts run", {"method": "forward", "method_output_name": "last_hidden_state"}),
@@ -149,20 +157,13 @@ SETTINGS: dict[str, dict[str, Setting]] = {
             "lets texts go through the model's chat template, which is not supported; remove it from modality_config if the "
             "model was trained on plain texts"
         ),
-        "image": _harmless("is of other inputs"),
-        "audio": _harmless("is of other inputs"),
-        "video": _harmless("is of other inputs"),
+        **_OTHER_INPUTS,
     },
     "Pooling": {
-        "pooling_mode": _obeyed("is how tokens become one vector; the mean where it is not set"),
-        "pooling_mode_cls_token": _obeyed("is the older form of pooling_mode"),
-        "pooling_mode_max_tokens": _obeyed("is the older form of pooling_mode"),
-        "pooling_mode_mean_tokens": _obeyed("is the older form of pooling_mode"),
-        "pooling_mode_mean_sqrt_len_tokens": _obeyed("is the older form of pooling_mode"),
-        "pooling_mode_weightedmean_tokens": _obeyed("is the older form of pooling_mode"),
-        "pooling_mode_lasttoken": _obeyed("is the older form of pooling_mode"),
-        "include_prompt": _obeyed("is whether a prompt is pooled; where it is not, prompts are refused", True, False),
-        "embedding_dimension": _harmless("is the width of a token, which the weights tell"),
+        "pooling_mode": _obeyed("is how tokens become one vector; by default the mean"),
+        **dict.fromkeys(OLDER_POOLINGS, _obeyed("is the older form of pooling_mode")),
+        "include_prompt": _obeyed("is whether a prompt is pooled; if not, prompts are refused", True, False),
+        "embedding_dimension": _harmless("is the width of a token, which the weights give"),
         "word_embedding_dimension": _harmless("is the older name of embedding_dimension"),
     },
     "Dense": {
@@ -179,7 +180,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         "module_input_name": _obeyed(_OTHER_FEATURE, "sentence_embedding"),
         "module_output_name": _obeyed(_OTHER_FEATURE, "sentence_embedding", None),
     },
-    "Dropout": {"dropout": _harmless(_OF_TRAINING)},
+    "Dropout": {"dropout": _harmless("matters only in training")},
     CONFIG: {
         "quantization_config": _refused(
             "says that the weights are quantised, which is not supported; give the model as it was before, in float32 or "
@@ -201,7 +202,7 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         ),
     },
 }  # fmt: skip
-"""Keys by the file, or the part of a file, that they are in; those of a stage's config.json by the class of the stage."""
+"""Keys by their file or part of a file; those of a stage's config.json by the class of the stage."""
 
 STAGES: dict[str, Setting] = {
     "Transformer": _obeyed("is the transformer; the first stage"),
@@ -212,28 +213,21 @@ STAGES: dict[str, Setting] = {
     "Dropout": _obeyed("does nothing after training"),
     **{
         name: _refused(reason)
-        for name, reason in {
+        for names, reason in {
             "WeightedLayerPooling": "takes the mean of several layers",
             "LSTM": "runs a recurrent network over the tokens",
             "CNN": "runs a convolution over the tokens",
-            "BoW": "counts words; there is no attention in it",
-            "WordEmbeddings": "looks words up; there is no attention in it",
+            "BoW": "counts words and has no attention",
+            "WordEmbeddings StaticEmbedding": "looks up vectors and has no attention",
             "WordWeights": "weights the tokens",
-            "StaticEmbedding": "looks tokens up; there is no attention in it",
-            "Router": "has several models, for queries and documents",
-            "Asym": "has several models, for queries and documents",
+            "Router Asym": "has several models, for queries and documents",
             "CLIPModel": "embeds images",
-            "MLMTransformer": "makes sparse vectors",
-            "SpladePooling": "makes sparse vectors",
-            "SparseAutoEncoder": "makes sparse vectors",
-            "SparseStaticEmbedding": "makes sparse vectors",
+            "MLMTransformer SpladePooling SparseAutoEncoder SparseStaticEmbedding": "makes sparse vectors",
             "LogitScore": "scores pairs of texts",
-            "MultiVectorMask": "makes several vectors of a text",
-            "TokenPooling": "makes several vectors of a text",
-            "BaseTokenPooling": "makes several vectors of a text",
-            "LambdaTokenPooling": "makes several vectors of a text",
-            "HierarchicalTokenPooling": "makes several vectors of a text",
+            "MultiVectorMask TokenPooling BaseTokenPooling": "makes several vectors of a text",
+            "LambdaTokenPooling HierarchicalTokenPooling": "makes several vectors of a text",
         }.items()
+        for name in names.split()
     },
 }
 """Classes of stages in modules.json."""
@@ -271,9 +265,9 @@ UNDECLARED = _words(
     use_return_dict vocab_file vocab_list xla_device
     """
 )
-"""Keys of config.json that no class declares, and that change no vector: of training, of writing texts, of pipelines."""
+"""Keys of config.json that no class declares and that change no vector: for training, generation and pipelines."""
 
-READ_ALL_THE_SAME = _words(
+READ_UNDECLARED = _words(
     """
     add_cross_attention attention_chunk_size feed_forward_proj global_attn_every_n_layers global_rope_theta
     head_dim is_causal is_decoder layer_types local_rope_theta partial_rotary_factor rope_local_base_freq
@@ -286,24 +280,18 @@ READ_ALL_THE_SAME = _words(
 _OF_TRAINING_ALONE = ("dropout", "loss", "initializer")
 """Parts of the names of further such keys."""
 _WIDTHS = ("embedding_size", "emb_size")
-"""Keys that say nothing new where they are equal to hidden_size."""
+"""Keys that have no effect where they are equal to hidden_size."""
 
 
 def is_known(key: str, raw: Mapping[str, Any]) -> bool:
-    """Whether a key of config.json that no class declares is known: obeyed all the same, or without an effect."""
-    listed = key in SETTINGS[CONFIG] or key in UNDECLARED or key in READ_ALL_THE_SAME
+    """Whether a key of config.json that no class declares is known: obeyed nevertheless, or without an effect."""
+    listed = key in SETTINGS[CONFIG] or key in UNDECLARED or key in READ_UNDECLARED
     same_width = key in _WIDTHS and raw[key] == raw.get("hidden_size")
     return listed or same_width or any(part in key for part in _OF_TRAINING_ALONE)
 
 
 def check(group: str, table: object, place: Path | str) -> None:
-    """Raise for the first key of a table that is unknown, refused, or has a value that is refused.
-
-    Args:
-        group: the key of `SETTINGS`.
-        table: what the file has.
-        place: the file, for the message.
-    """
+    """Raise for the first key of a table that `SETTINGS[group]` lacks or refuses, or whose value it refuses."""
     if not isinstance(table, Mapping):
         raise ModelError(f"{place} is not a table of settings but {_short(table)}; save the model again")
     for key, value in table.items():
@@ -322,7 +310,7 @@ def unknown(key: str, value: object, place: Path | str) -> ModelError:
 
 
 def refuse(setting: Setting, key: str, value: object, place: Path | str) -> None:
-    """Raise if a setting has a value that is refused; what is empty is not set."""
+    """Raise if a setting has a refused value; an empty value means that it is not set."""
     empty = value is None or value is False or (isinstance(value, (str, list, dict)) and not value)
     if setting.treatment == "refused" and not empty:
         raise ModelError(f"{place} has {key} = {_short(value)}, which {setting.reason}")

@@ -1,4 +1,4 @@
-"""From a model folder to the transformer: safetensors only, no remote code, and no weights filled with random numbers."""
+"""Load the transformer of a model folder: from safetensors only, without remote code and without random weights."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from tempscale.temperature.families import Architecture, UnsupportedArchitecture
 from tempscale.temperature.schedule import Temperature
 
 _MOST_LAYERS = 1000
-"""The most layers of a model that is loaded; those of the largest language models are 130."""
+"""The most layers of a model that is loaded; the largest language models have 130."""
 _MOST_LABELS = 100_000
-"""The most labels of a classifier, which embeddings do not use: transformers makes a list of them before all else."""
+"""The most labels of a classifier: embeddings do not use them, but transformers first makes a list of them."""
 _OLD_NAMES = {
     "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
     "n_inner": "intermediate_size", "layer_norm_epsilon": "layer_norm_eps",
 }  # fmt: skip
-"""What the author's code of nomic_bert calls settings of transformers' class, which does not read these names."""
+"""Settings of nomic_bert: the names in its authors' code, and those in transformers' class, which ignores the former."""
 _COMPUTED = {
     "activation_function": "swiglu", "prenorm": False, "parallel_block": False, "use_rms_norm": False, "causal": False,
     "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "rotary_emb_fraction": 1.0,
     "rotary_emb_interleaved": False,
 }  # fmt: skip
-"""What transformers' class of nomic_bert computes, by the names in the author's code."""
+"""The fixed settings of transformers' class of nomic_bert, by the names in its authors' code."""
 
 
 def check_family(folder: Path) -> Architecture:
@@ -38,12 +38,7 @@ def check_family(folder: Path) -> Architecture:
 
 
 def check_config(folder: Path) -> Any:
-    """The model that a folder's config.json describes, without weights: none are read.
-
-    Raises:
-        ModelError: a setting is unknown or refused, has a value that no model can have, or asks for too many layers.
-        UnsupportedArchitecture: the model's family is not supported.
-    """
+    """The model that a folder's config.json describes, without weights; a ModelError names a setting that prevents it."""
     from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
 
     architecture, file = check_family(folder), Settings.of(folder).transformer / CONFIG
@@ -74,7 +69,7 @@ def check_temperatures(folder: Path, temperatures: Iterable[Temperature]) -> Non
 
 
 def check_shapes(folder: Path) -> None:
-    """Raise for weights of another shape than config.json says; the names that transformers changes are left to it."""
+    """Raise for weights whose shape is not that of config.json; weights that transformers renames are not checked."""
     from safetensors import safe_open
 
     model, inner = check_config(folder), Settings.of(folder).transformer
@@ -108,7 +103,7 @@ def _layers(name: str) -> list[int]:
 
 
 def _check_size(raw: Mapping[str, Any], file: Path) -> None:
-    """Raise for more layers than a model has: each is made before the first weight is read."""
+    """Raise for impossibly many layers or labels: transformers makes each of them before it reads a weight."""
     layers = 1
     for key in ("num_hidden_layers", "num_layers", "n_layers", "num_hidden_groups", "inner_group_num"):
         value = raw.get(key, 1)
@@ -130,13 +125,13 @@ def _check_keys(raw: Mapping[str, Any], declaring: type, file: Path) -> None:
         if key in SETTINGS[CONFIG]:
             if not (families := SETTINGS[CONFIG][key].families) or raw.get("model_type") in families:
                 refuse(SETTINGS[CONFIG][key], key, value, file)
-        # With auto_map, other keys are those of the author's code, which sentence-transformers does not run either.
+        # With auto_map, further keys belong to the authors' code, which sentence-transformers does not run either.
         elif value and key not in declared and not is_known(key, raw) and "auto_map" not in raw:
             raise unknown(key, value, file)
 
 
 def _check_old_names(raw: Mapping[str, Any], config: Any, file: Path) -> None:
-    """Raise where a nomic_bert's settings by their older names say something else than what transformers computes."""
+    """Raise where a nomic_bert's settings by their older names differ from the values that transformers uses."""
     computed = {name: getattr(config, attribute) for name, attribute in _OLD_NAMES.items()} | _COMPUTED
     computed["rotary_emb_base"] = config.rope_parameters["rope_theta"]
     for name, value in computed.items():
@@ -156,9 +151,7 @@ def dimensions(folder: Path) -> int:
 
 
 def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> tuple[Any, list[str]]:
-    """The transformer of a model folder on the CPU, and the names of the weights missing in the folder: at most a pooler's,
-    which is not used. The dtype "auto" is the checkpoint's own.
-    """
+    """The transformer of a model folder on the CPU, and the weights that the folder lacks: at most an unused pooler's."""
     from transformers import AutoModel, AutoModelForTextEncoding
 
     # AutoModel would also load the decoder of T5, but only the encoder gives embeddings.
@@ -179,15 +172,12 @@ def load_transformer(folder: Path, dtype: torch.dtype | str = torch.float32) -> 
     if needed:
         raise ModelError(f"the weights in {folder} are not this model's: {len(needed)} are missing, e.g. {needed[0]}")
     places(model)
-    model.config.return_dict = True  # As sentence-transformers asks for, whatever the file says.
+    model.config.return_dict = True  # As in sentence-transformers, whatever the file says.
     return model.eval(), missing
 
 
 def round_weights(model: Any) -> None:
-    """Round a model's weights to bfloat16, in place.
-
-    Buffers stay as they are: the angles of rotary positions would lose what tells distant tokens apart.
-    """
-    for parameter in model.parameters():
+    """Round a model's weights to bfloat16, in place."""
+    for parameter in model.parameters():  # Not the buffers: rounded rotary angles no longer separate distant tokens.
         if parameter.dtype == torch.float32:
             parameter.data = parameter.data.bfloat16()

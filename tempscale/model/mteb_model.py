@@ -34,10 +34,10 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
 
     Args:
         name: a folder or hub name, NAME or NAME@REVISION; the demo MiniLM by default.
-        temperature: τ in (0, 2], a schedule, or any value that `Temperature.of` reads; of one by role, queries get that
-            of «query» and all else that of «document».
-        prompts: what is put before texts: `default`, what `SentenceTransformer.encode` adds by itself; `model`, the
-            checkpoint's prompts for queries, documents and tasks, as mteb's own wrapper does; or `none`.
+        temperature: τ in (0, 2], a schedule, or any value that `Temperature.of` reads. In a schedule by role, queries get
+            the temperature of «query» and all other texts that of «document».
+        prompts: the prompts before texts: `default`, the one that `SentenceTransformer.encode` adds; `model`, the
+            checkpoint's prompts for queries, documents and tasks, as in mteb's wrapper; or `none`.
         options: further arguments of `Encoder.load`, such as `max_length`, `device` and `precision`.
 
     Raises:
@@ -63,7 +63,7 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
     def _describe(
         self, encoder: Encoder, name: str, revision: str, similarity: str, settings: Settings | None
     ) -> None:  # fmt: skip
-        """Keep a loaded model and what mteb asks about it; `settings` are given where their prompts are used."""
+        """Store a loaded model and its metadata for mteb; `settings` is None where their prompts are not used."""
         self.model = encoder
         self.model_prompts = None if settings is None else dict(settings.prompts)
         self._settings = settings
@@ -88,14 +88,14 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
 
         Args:
             inputs: batches with their texts under `text`.
-            task_metadata: of the task, whose prompts may be the checkpoint's.
+            task_metadata: of the task; it selects one of the checkpoint's prompts.
             hf_split: not used.
             hf_subset: not used.
-            prompt_type: whether the texts are queries or documents, where the task tells them apart.
-            _: what else mteb passes on, which is not used.
+            prompt_type: whether the texts are queries or documents, if the task distinguishes them.
+            _: further arguments of mteb, not used.
 
         Returns:
-            Embeddings (texts, d), of the length that the checkpoint's own stages give them.
+            Embeddings (texts, d), with the norms that the checkpoint's own stages give them.
         """
         prompt = self._prompt(task_metadata, prompt_type)
         texts = [text for batch in inputs for text in batch["text"]]
@@ -105,7 +105,7 @@ class MtebModel(AbsEncoder):  # type: ignore[misc]  # mteb's classes are not typ
         return np.asarray((out.norms[:, None] * out.embeddings).numpy())
 
     def _prompt(self, task_metadata: Any, prompt_type: PromptType | None) -> str:
-        """The prompt that mteb's own wrapper of sentence-transformers puts before texts, or the encoder's."""
+        """The prompt that mteb's wrapper of sentence-transformers would add, or that of the encoder."""
         if self._settings is None:
             return self.model.tokenizer.prompt
         name = self.get_prompt_name(task_metadata, prompt_type)

@@ -2,8 +2,8 @@
 
     texts of 3, 5 and 2 tokens:  ids (1, 10), positions 0 1 2 0 1 2 3 4 0 1, cumulative lengths 0 3 8 10
 
-On a GPU torch's kernel for sequences of different lengths computes it, in bfloat16 or float16. Elsewhere each text is
-attended to by itself, which proves the result and is no faster.
+On a GPU torch's kernel for sequences of different lengths computes it, in bfloat16 or float16. On a CPU the attention of
+each text is computed separately: a reference for tests, and no faster.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KERNEL = "tempscale_packed"
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert")
 """Families that count positions from the padding index on."""
 _PROBE, _TOLERANCE = (3, 9, 5), {torch.float32: 1e-4}
-"""Texts that prove that a model can be packed, and how far apart the two ways may be; in half precision 5 %."""
+"""Lengths of the texts that test whether a model can be packed, and the largest relative difference; else 5 %."""
 
 
 def attend(
@@ -67,17 +67,7 @@ def attend(
 
 
 class Packed:
-    """A model that runs padded batches without their padding. Whatever else calls the model finds it as it was.
-
-    Args:
-        model: a transformers model of a supported family, on its device.
-        arguments: further ones of its forward.
-
-    Raises:
-        UnsupportedArchitecture: its family cannot be packed: it has a position bias, or counts its positions itself; it is
-            tried on three short texts.
-        ValueError: on a GPU it is neither in bfloat16 nor in float16, which the kernel needs.
-    """
+    """A model that runs padded batches without their padding; other callers of the model notice nothing."""
 
     def __init__(self, model: Any, arguments: dict[str, Any]) -> None:
         from transformers import AttentionInterface, AttentionMaskInterface
@@ -110,15 +100,7 @@ class Packed:
     def __call__(
         self, ids: Int[Tensor, "text token"], mask: Bool[Tensor, "text token"], tokens: int
     ) -> Float[Tensor, "text token dim"]:
-        """The last layer's token embeddings of a padded batch; nothing but its tokens reaches the model.
-
-        Args:
-            ids, mask: right-padded; no text is empty.
-            tokens: how many tokens there are: asking the device would make it wait.
-
-        Returns:
-            Padded again; 0 where there is no token.
-        """
+        """Last-layer token embeddings of a right-padded batch, 0 at padding; `tokens` is the number of all its tokens."""
         texts, width = ids.shape
         index = torch.nonzero_static(mask.flatten(), size=tokens)[:, 0]
         lengths = nn.functional.pad(mask.sum(1).cumsum(0), (1, 0)).int()
@@ -134,7 +116,7 @@ class Packed:
 
     @contextmanager
     def _kernel(self) -> Iterator[None]:
-        """The model's attention is that of packed texts."""
+        """A context in which the model's attention kernel is that of packed texts."""
         before = [config._attn_implementation for config in self._configs]
         for config in self._configs:
             config._attn_implementation = KERNEL

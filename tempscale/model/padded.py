@@ -1,7 +1,7 @@
 """Micro-batches on the device of the model: assembled without Python lists, uploaded in one piece, downloaded in one piece.
 
-A GPU waits whenever the processor asks it for a value. One upload and one download that nobody waits for are what a
-micro-batch needs; only factors are waited for, since they are checked.
+A GPU idles whenever the CPU waits for one of its values. So a micro-batch has one asynchronous upload and one asynchronous
+download; only factors are waited for, because they are checked.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from tempscale.model.tokens import Sequences
 
 
 class Padded:
-    """Micro-batches of some sequences on a device, each assembled and uploaded once, however many temperatures run it.
-
-    They stay on the device as long as this object lives: 9 bytes a padded token.
-    """
+    """Micro-batches on a device, each assembled and uploaded once for all temperatures; 9 bytes a padded token."""
 
     def __init__(self, sequences: Sequences, padding: int, device: torch.device) -> None:
         self._sequences, self._padding, self._device = sequences, padding, device
@@ -40,7 +37,7 @@ def padded(
     """The ids of some sequences, filled up on the right, and a mask that is True at tokens; one upload."""
     ids, lengths = sequences.padded(batch, padding)
     together = torch.from_numpy(np.concatenate([ids.ravel(), lengths]))
-    if device.type == "cuda":  # Pinned, so that the copy runs beside what the GPU does.
+    if device.type == "cuda":  # Pinned, so that the copy overlaps with the GPU's work.
         together = together.pin_memory()
     together = together.to(device, non_blocking=True)
     rows, width = ids.shape
@@ -49,7 +46,7 @@ def padded(
 
 
 def downloaded(values: Sequence[Tensor], wait: bool = True) -> list[Tensor]:
-    """Float32 tensors of one device on the CPU, by one download. Without `wait` their numbers are there after `finished`."""
+    """Float32 tensors of one device on the CPU, by one download; without `wait` they are valid only after `finished`."""
     if not values or values[0].device.type == "cpu":
         return list(values)
     together = torch.cat([value.reshape(-1) for value in values]).to("cpu", non_blocking=not wait)

@@ -1,7 +1,7 @@
 """From token embeddings to a text embedding: the stages in a sentence-transformers `modules.json`.
 
-Every stage is applied or refused by name; none is skipped. A folder without `modules.json` gets mean pooling, as in
-sentence-transformers; one of a model that writes texts, its last token.
+Every stage is applied or refused by name; none is skipped. As in sentence-transformers, a folder without `modules.json` gets
+mean pooling, or the last token if its model is generative.
 """
 
 from __future__ import annotations
@@ -15,29 +15,21 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from tempscale.model.checkpoint import ModelError, read_json
-from tempscale.model.known_settings import STAGES, check
+from tempscale.model.known_settings import OLDER_POOLINGS, STAGES, check
 from tempscale.model.settings import Settings
 from tempscale.second_order.moments import power_of_two
 
 POOLINGS = ("cls", "mean", "weightedmean", "lasttoken")
-"""What represents all tokens of a text: the first, the mean, the mean weighted by place (1, 2, …), or the last."""
+"""The text embedding: the first token, the mean, the mean weighted by position (1, 2, …), or the last token."""
 _LIBRARY = "sentence_transformers."
-"""What the full name of a known stage begins with: another library's class of the same name may do anything."""
-_LEGACY_POOLING = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_lasttoken": "lasttoken",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-}
+"""The start of a known stage's full name: another library's class of the same name may do anything."""
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "Tanh": nn.Tanh, "Identity": nn.Identity, "ReLU": nn.ReLU, "GELU": nn.GELU, "SiLU": nn.SiLU, "Sigmoid": nn.Sigmoid,
 }  # fmt: skip
 
 
 class Head(nn.Module):
-    """Pooling and the stages after it; the output is a direction of unit length and the length that the stages gave it."""
+    """Pooling and the stages after it; the output is a unit vector and the norm that the stages gave it."""
 
     def __init__(
         self, pooling: str, stages: list[nn.Module], include_prompt: bool = True, truncate_dim: int | None = None
@@ -47,7 +39,7 @@ class Head(nn.Module):
         self.truncate_dim = truncate_dim
         """The first dimensions of the result that are kept; None for all."""
         self.include_prompt = include_prompt
-        """Whether the tokens of a prompt are pooled too; a head without them takes no prompt."""
+        """Whether the tokens of a prompt are pooled too; otherwise prompts are refused."""
         self.stages = nn.Sequential(*stages)
 
     def forward(
@@ -150,7 +142,7 @@ def _supported() -> str:
 
 
 def _of_plain(folder: Path) -> str:
-    """The pooling of a folder without stages: the last token, if the model is one that writes texts."""
+    """The pooling of a folder without stages: the last token if the model is generative, else the mean."""
     config = read_json(folder / "config.json")
     classes = config.get("architectures") if isinstance(config, dict) else None
     writes = isinstance(classes, list) and bool(classes) and str(classes[0]).endswith("ForCausalLM")
@@ -161,7 +153,7 @@ def _pooling(config: dict[str, Any], folder: Path) -> str:
     mode = config.get("pooling_mode")
     modes = [mode] if isinstance(mode, str) else list(mode or [])
     if "pooling_mode" not in config:
-        modes = [name for key, name in _LEGACY_POOLING.items() if config.get(key)] or ["mean"]
+        modes = [name for key, name in OLDER_POOLINGS.items() if config.get(key)] or ["mean"]
     if len(modes) != 1 or modes[0] not in POOLINGS:
         names = " + ".join(map(str, modes)) or "nothing"
         raise ModelError(f"{folder} pools by {names}; supported poolings: {', '.join(POOLINGS)}")
@@ -201,7 +193,7 @@ def _stage(kind: str, folder: Path) -> nn.Module:
 
 
 def _check_shape(weight: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise unless weights have the shape that config.json says, before as much memory is taken as it asks for."""
+    """Raise unless weights have the shape in config.json, before memory of that size is allocated."""
     if weight.shape != shape:
         raise ValueError(f"config.json says weights of shape {list(shape)}, and the file has {list(weight.shape)}")
 

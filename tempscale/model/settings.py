@@ -1,4 +1,4 @@
-"""What a sentence-transformers folder says about its use: stages, window, tokenizer, prompts, width and similarity.
+"""The settings of a sentence-transformers folder: stages, window, tokenizer, prompts, width and similarity.
 
 Every setting is obeyed or refused by `known_settings`. Imports neither torch nor transformers.
 """
@@ -10,32 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from tempscale.model import known_settings
+from tempscale.model import known_settings as known
 from tempscale.model.checkpoint import ModelError, read_json, stages
-from tempscale.model.known_settings import (
-    CONFIG_NAMES,
-    FILES,
-    MODALITIES,
-    MODEL,
-    MODULES,
-    PROCESSING,
-    PROCESSOR,
-    STAGE,
-    TEXT,
-    WHOLE,
-)
 
 _SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")
 _UNBOUNDED = 10**20
-"""From here on a window means none, as transformers writes 10³⁰ where it knows none."""
+"""A window from this size on means no window: transformers writes 10³⁰ where a tokenizer names none."""
 
 _SHORTEST = 3
 """The shortest window: two special tokens and one of the text."""
 
 Prompts = Literal["default", "model", "none"]
-"""Which of a model's prompts are put before texts: `default`, the one that `SentenceTransformer.encode` adds by itself;
-`model`, those of its `encode_query` and `encode_document`; or `none`.
-"""
+"""The prompts of `SentenceTransformer.encode`, those of `encode_query` and `encode_document`, or none."""
 
 
 @dataclass(frozen=True)
@@ -65,27 +51,22 @@ class Settings:
 
     @classmethod
     def of(cls, folder: Path) -> Settings:
-        """The settings in the files of a model folder. A folder without modules.json has the defaults, whatever other files
-        are in it, as in sentence-transformers.
-
-        Raises:
-            ModelError: a file is no JSON or has another shape, or a setting is unknown or refused.
-        """
+        """The settings of a model folder; without a modules.json they are the defaults, as in sentence-transformers."""
         modules = stages(folder)
         transformer = folder / modules[0]["path"] if modules else folder
-        for name, setting in FILES.items():
+        for name, setting in known.FILES.items():
             if (transformer / name).is_file():
                 raise ModelError(f"{transformer} has {name}, which {setting.reason}")
-        if not (folder / MODULES).is_file():
+        if not (folder / known.MODULES).is_file():
             return cls(transformer)
         _check_stages(folder, modules)
-        config = _table(folder / WHOLE)
-        known_settings.check(WHOLE, config, folder / WHOLE)
+        config = _table(folder / known.WHOLE)
+        known.check(known.WHOLE, config, folder / known.WHOLE)
         prompts, default = _prompts(config, folder)
         similarity = config.get("similarity_fn_name")
         return cls(
             transformer, modules, **_of_stage(transformer), prompts=prompts, default_prompt=default,
-            truncate_dim=_number(config, "truncate_dim", folder / WHOLE),
+            truncate_dim=_number(config, "truncate_dim", folder / known.WHOLE),
             similarity=similarity if similarity in _SIMILARITIES else "cosine",
         )  # fmt: skip
 
@@ -95,7 +76,7 @@ class Settings:
         return any(self.prompts.values())
 
     def prompt(self, which: Prompts, role: str) -> str:
-        """What is put before a text of a role, «query» or «document»."""
+        """The prompt before a text of a role, «query» or «document»."""
         if which not in get_args(Prompts):
             raise ValueError(f"prompts can be {', '.join(get_args(Prompts))}, not {which!r}")
         if which == "model":
@@ -104,44 +85,44 @@ class Settings:
 
 
 def _check_stages(folder: Path, modules: tuple[Mapping[str, Any], ...]) -> None:
-    """Raise for an entry of modules.json with unknown keys, and for two of one name."""
+    """Raise for an entry of modules.json with unknown keys, and for two entries of one name."""
     names: set[str] = set()
     for module in modules:
-        known_settings.check(MODULES, module, folder / MODULES)
+        known.check(known.MODULES, module, folder / known.MODULES)
         name = str(module.get("name", len(names)))
         if name in names:
-            raise ModelError(f"{folder / MODULES} has two stages of the name '{name}', of which only one would run")
+            raise ModelError(f"{folder / known.MODULES} has two stages of the name '{name}', of which only one would run")
         names.add(name)
 
 
 def _of_stage(transformer: Path) -> dict[str, Any]:
     """The settings in the transformer's own file: window, lower-casing and the tokenizer's arguments."""
-    file, table = transformer / STAGE, dict[str, Any]()
-    for name in CONFIG_NAMES:
+    file, table = transformer / known.STAGE, dict[str, Any]()
+    for name in known.CONFIG_NAMES:
         if table := _table(transformer / name):
             file = transformer / name
             break
-    known_settings.check(STAGE, table, file)
+    known.check(known.STAGE, table, file)
     modalities = table.get("modality_config")
     if modalities is not None:
         if not isinstance(modalities, Mapping) or "text" not in modalities or table.get("module_output_name") is None:
             raise ModelError(
                 f"{file} has a modality_config without texts or without module_output_name; save the model again"
             )
-        single = {key: value for key, value in modalities.items() if "+" not in str(key)}  # Others are of several inputs.
-        known_settings.check(MODALITIES, single, f"{file}: modality_config")
-    known_settings.check(MODEL, _either(table, "model_kwargs", "model_args"), f"{file}: model_kwargs")
+        single = {key: value for key, value in modalities.items() if "+" not in str(key)}  # «+» joins several inputs.
+        known.check(known.MODALITIES, single, f"{file}: modality_config")
+    known.check(known.MODEL, _either(table, "model_kwargs", "model_args"), f"{file}: model_kwargs")
     tokenizer = _either(table, "processor_kwargs", "tokenizer_args")
-    known_settings.check(PROCESSOR, tokenizer, f"{file}: processor_kwargs")
+    known.check(known.PROCESSOR, tokenizer, f"{file}: processor_kwargs")
     processing = table.get("processing_kwargs") or {}
-    known_settings.check(PROCESSING, processing, f"{file}: processing_kwargs")
+    known.check(known.PROCESSING, processing, f"{file}: processing_kwargs")
     call: dict[str, Any] = {}
     for part in ("text", "common"):
-        known_settings.check(TEXT, processing.get(part) or {}, f"{file}: processing_kwargs.{part}")
+        known.check(known.TEXT, processing.get(part) or {}, f"{file}: processing_kwargs.{part}")
         call |= processing.get(part) or {}
     of_tokenizer = _number(tokenizer, "model_max_length", f"{file}: processor_kwargs", _SHORTEST)
     if of_tokenizer is None and "model_max_length" in tokenizer:
-        of_tokenizer = _UNBOUNDED  # Null is no window, in place of every other.
+        of_tokenizer = _UNBOUNDED  # Null means no window, and replaces every other one.
     windows = (
         _number(call, "max_length", f"{file}: processing_kwargs", _SHORTEST),
         of_tokenizer,
@@ -161,16 +142,16 @@ def _of_stage(transformer: Path) -> dict[str, Any]:
 
 
 def _either(table: Mapping[str, Any], name: str, older: str) -> Mapping[str, Any]:
-    """The arguments under a name or its older one, which comes first in sentence-transformers too."""
+    """The arguments under the older name or else the newer one, as in sentence-transformers."""
     arguments = table.get(older, table.get(name)) or {}
     return arguments if isinstance(arguments, Mapping) else {name: arguments}
 
 
 def _prompts(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, str], str]:
-    """Prompts by name, and the text of the default one."""
+    """Prompts by name, and the text of the default prompt."""
     texts = config.get("prompts") or {}
     if not isinstance(texts, Mapping) or not all(text is None or isinstance(text, str) for text in texts.values()):
-        raise ModelError(f"{folder / WHOLE} has prompts that are no texts by name; save the model again")
+        raise ModelError(f"{folder / known.WHOLE} has prompts that are no texts by name; save the model again")
     prompts = {str(name): text or "" for name, text in texts.items()}
     default = config.get("default_prompt_name")
     if default is not None and default not in {"query", "document"} | prompts.keys():
@@ -180,7 +161,7 @@ def _prompts(config: Mapping[str, Any], folder: Path) -> tuple[dict[str, str], s
 
 
 def _number(table: Mapping[str, Any], key: str, place: Path | str, least: int = 1) -> int | None:
-    """A whole number of at least so much, or None."""
+    """A whole number of at least `least`, or None."""
     value = table.get(key)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
         raise ModelError(f"{place} has {key} {value!r}; expected a whole number from {least}")
@@ -188,11 +169,7 @@ def _number(table: Mapping[str, Any], key: str, place: Path | str, least: int = 
 
 
 def window_of_tokenizer(value: object, folder: Path) -> int | None:
-    """The window that a tokenizer names; None where it names none.
-
-    Raises:
-        ModelError: it is no whole number of at least 3.
-    """
+    """The window that a tokenizer names, at least 3 tokens; None where it names none."""
     if isinstance(value, (int, float)) and value >= _UNBOUNDED:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= _SHORTEST or value != int(value):

@@ -16,37 +16,23 @@ from tempscale.model.checkpoint import ModelError, first_line
 from tempscale.model.settings import Settings, window_of_tokenizer
 
 Long = Literal["truncate", "chunk"]
-"""What happens to a text longer than the window."""
+"""The treatment of a text longer than the window."""
 LIMIT = "limit"
-"""In place of a window: the most tokens that the model has positions for."""
+"""Instead of a window: the most tokens that the model has positions for."""
 _LEARNED_POSITIONS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "albert", "distilbert", "mpnet")
-"""Families with a table of positions, which fail beyond it; others compute a position, however far."""
+"""Families with a table of positions, which fail beyond its end; others compute any position."""
 _AFTER_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet")
 """Families whose positions start after that of the padding."""
 _COUNTING_PADDING = ("bert", "electra", "albert", "distilbert")
-"""Families whose positions count padding on the left, so that sentence-transformers gives such texts other vectors."""
+"""Families whose positions count padding on the left, which changes vectors in sentence-transformers."""
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm", "*.tiktoken", "tekken.json")
-"""The files of which a folder with a tokenizer has one."""
+"""Files of vocabularies; a folder with a tokenizer has at least one."""
 _LONGEST = 1 << 20
 """The largest window of a model that names none."""
 
 
 class Sequences(Sequence[list[int]]):
-    """Sequences of token ids, one behind the other in one array, so that a micro-batch is assembled without Python lists.
-
-        sequences = Sequences.of([[101, 7592, 102], [101, 102]])
-        sequences[0], sequences.lengths        # [101, 7592, 102], array([3, 2])
-
-    It is equal to a list of the same lists.
-
-    Args:
-        flat: all ids.
-        lengths: how many each sequence has; their sum is the length of `flat`.
-
-    Attributes:
-        flat: all ids.
-        lengths: how many each sequence has.
-    """
+    """Sequences of token ids in one array, `flat`, for micro-batches without Python lists; equal to a list of lists."""
 
     def __init__(self, flat: Int[np.ndarray, " token"], lengths: Int[np.ndarray, " sequence"]) -> None:
         self.flat, self.lengths = flat, lengths
@@ -54,14 +40,7 @@ class Sequences(Sequence[list[int]]):
 
     @classmethod
     def of(cls, ids: Sequence[Sequence[int] | Int[np.ndarray, " token"]]) -> Sequences:
-        """The same sequences in one array; none are copied where they are in one already.
-
-        Args:
-            ids: token ids of each sequence.
-
-        Returns:
-            As many sequences, of int32.
-        """
+        """Sequences from the token ids of each, as int32; not copied if they already are `Sequences`."""
         if isinstance(ids, Sequences):
             return ids
         arrays = [np.asarray(sequence, np.int32) for sequence in ids]
@@ -71,15 +50,7 @@ class Sequences(Sequence[list[int]]):
     def padded(
         self, which: Sequence[int], padding: int
     ) -> tuple[Int[np.ndarray, "sequence token"], Int[np.ndarray, " sequence"]]:
-        """Some sequences as the rows of one array, filled up on the right.
-
-        Args:
-            which: their numbers.
-            padding: the id that the rows are filled up with.
-
-        Returns:
-            The ids, int64, as wide as the longest of them; and the length of each.
-        """
+        """Some sequences as rows of one int64 array, filled up on the right with `padding`, and the length of each."""
         indices = np.asarray(which, np.int64)
         lengths, ends = self.lengths[indices], self._ends[indices]
         rows = np.full((len(indices), int(lengths.max())), padding, np.int64)
@@ -125,7 +96,7 @@ class Tokens:
     failed: dict[int, str] = field(default_factory=dict)
     """With `isolate`, texts that the tokenizer failed on, and why; their placeholder sequences must not be run."""
     whole: list[int] | None = field(default=None, compare=False)
-    """Tokens of each text before it was cut, special tokens included; None where the tokens came without it."""
+    """Tokens of each text before it was cut, special tokens included; None where this is unknown."""
 
     @property
     def lengths(self) -> list[int]:
@@ -151,14 +122,7 @@ class Tokens:
         return len(self.truncated)
 
     def take(self, texts: Iterable[int]) -> Tokens:
-        """Some of the texts.
-
-        Args:
-            texts: their indices, from 0.
-
-        Returns:
-            These texts, in this order.
-        """
+        """The texts with these indices, in this order."""
         chunks, chosen = self.chunks(), list(texts)
         failed = {k: self.failed[i] for k, i in enumerate(chosen) if i in self.failed}
         return Tokens.of_chunks([chunks[i] for i in chosen], [self.truncated[i] for i in chosen], failed)
@@ -176,16 +140,7 @@ class Tokens:
     def of_chunks(
         cls, chunks: Sequence[Sequence[list[int]]], truncated: list[bool], failed: dict[int, str] | None = None
     ) -> Tokens:
-        """Tokens from the sequences that `chunks` returns.
-
-        Args:
-            chunks: the sequences of each text, at least one.
-            truncated: whether each text was cut.
-            failed: the texts that the tokenizer failed on, with the reason.
-
-        Returns:
-            Tokens whose `text` is None if every text is one sequence.
-        """
+        """Tokens from the sequences of each text, as `chunks` returns them; `text` is None if each text is one sequence."""
         if all(len(sequences) == 1 for sequences in chunks):
             return cls([sequences[0] for sequences in chunks], truncated, None, failed or {})
         text = [k for k, sequences in enumerate(chunks) for _ in sequences]
@@ -200,12 +155,7 @@ class Tokenizer:
         max_length: the window in tokens, from 3 to the model's limit, or «limit». By default it is the checkpoint's own, as
             in sentence-transformers: its `max_seq_length`, else the tokenizer's `model_max_length`, at most the limit.
         long: whether a longer text is cut at `max_length` or continues in further sequences.
-        prompt: what is put before every text.
-
-    Attributes:
-        max_length: the longest sequence in tokens, special tokens included.
-        long: whether a longer text is cut at `max_length` or continues in further sequences.
-        prompt: what is put before every text.
+        prompt: a text that is put before every text.
 
     Raises:
         ModelError: the folder has no fast tokenizer that can be loaded, or a setting is out of range.
@@ -242,13 +192,13 @@ class Tokenizer:
         self.max_length = self._limit if max_length == LIMIT else self._checked(max_length)
 
     def _check(self, folder: Path, config: Any) -> None:
-        """Raise unless the tokenizer has files, makes the tokens of the model, and texts go through no chat template."""
+        """Raise unless the tokenizer has files, makes the tokens of the model, and uses no chat template."""
         inner = Settings.of(folder).transformer
         if not self._tokenizer.is_fast:
             raise ModelError(f"the tokenizer in {inner} has no tokenizer.json; save it again with a fast tokenizer")
         names = {"tokenizer.json", str(self._tokenizer.vocab_files_names.get("vocab_file", "tokenizer.json"))}
         if not any((inner / name).is_file() for name in names) and not any(inner.glob("*.model")):
-            # The library would make a tokenizer of the special tokens alone, for which every word is unknown.
+            # The library would make a tokenizer of special tokens only, to which every word is unknown.
             raise ModelError(f"{inner} has no {' and no '.join(sorted(names))}; copy or download the model again")
         if not (folder / "modules.json").is_file() and self._tokenizer.chat_template is not None:
             raise ModelError(
@@ -283,9 +233,9 @@ class Tokenizer:
 
         Args:
             texts: strings.
-            max_length: where texts are cut; by default `long` decides what happens to a longer text.
+            max_length: where texts are cut; by default `long` decides about a longer text.
             isolate: find the texts that the tokenizer fails on instead of raising; see `Tokens.failed`.
-            prompt: what is put before every text, in place of the tokenizer's own prompt.
+            prompt: replaces the tokenizer's own prompt.
 
         Returns:
             One entry a text, in the same order.
@@ -298,7 +248,7 @@ class Tokenizer:
             raise TypeError("texts is one string; give a list of strings")
         for place, text in enumerate(texts):
             if not isinstance(text, str):
-                raise TypeError(f"text {place} is {'None' if text is None else f'a {type(text).__name__}'}, not a string")
+                raise TypeError(f"text {place} is {described(text)}, not a string")
         limit = self._checked(max_length)
         cut = self.long == "truncate" or max_length is not None
         try:
@@ -315,27 +265,20 @@ class Tokenizer:
         return Tokens.of_chunks([tokens.ids for tokens in by_text], [tokens.truncated[0] for tokens in by_text], failed)
 
     def vocabulary(self) -> dict[str, int]:
-        """Ids of the ordinary tokens by their text; special tokens are left out."""
+        """Ids of the ordinary tokens by their text, without special tokens."""
         special = set(self._tokenizer.all_special_ids)
         return {token: number for token, number in self._tokenizer.get_vocab().items() if number not in special}
 
     def around(self) -> set[int]:
-        """Ids of the special tokens that stand around texts, such as [CLS] and [SEP]: all but that of an unknown word."""
+        """Ids of the special tokens around texts, such as [CLS] and [SEP]: all but that of an unknown word."""
         return set(self._tokenizer.all_special_ids) - {self._tokenizer.unk_token_id}
 
     def words(self, ids: Sequence[int]) -> list[str]:
-        """The text of each token, as the vocabulary writes it.
-
-        Args:
-            ids: the tokens of one text.
-
-        Returns:
-            One string a token.
-        """
+        """The text of each token, as in the vocabulary."""
         return [str(token) for token in self._tokenizer.convert_ids_to_tokens(list(ids))]
 
     def _tokens(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens:
-        """The tokens of texts with their prompt: up to a limit, or in chunks of it."""
+        """The tokens of texts with their prompt, cut at a limit or in chunks of it."""
         if not texts:
             return Tokens([], [])
         encoded = self._tokenizer(list(texts), truncation=True, max_length=limit, verbose=False)
@@ -358,10 +301,13 @@ class Tokenizer:
         return max_length
 
 
+def described(value: object) -> str:
+    """The kind of a wrong argument, for an error."""
+    return "None" if value is None else f"a {type(value).__name__}"
+
+
 def _windows(settings: Settings, config: Any, tokenizer_window: int | None) -> tuple[int | None, int]:
-    """The window of `SentenceTransformer.encode`, None where texts are not cut, and the most tokens of a text. The tokenizer
-    has a window, too: `tokenizer_window`.
-    """
+    """The window of `SentenceTransformer.encode`, None where texts are not cut, and the most tokens of a text."""
     positions = max(0, int(getattr(config, "max_position_embeddings", None) or 0))
     ends = (tokenizer_window, positions) if settings.window is None else (settings.window,)
     window = min((end for end in ends if end), default=None) if settings.truncates else None

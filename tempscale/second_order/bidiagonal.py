@@ -4,9 +4,7 @@ A block holds sixteen matrices of m×n, with the lane as the innermost dimension
 (Golub & Kahan 1965) give the bidiagonal B in float32. They are backward stable: a singular value moves by about 1e-7 of the
 largest. The eigenvalues of the tridiagonal BᵀB then follow in float64 from the root-free QL iteration with Wilkinson's shift
 (Pal, Walker & Kahan; LAPACK's sterf), which needs a few steps for each eigenvalue. All lanes take the same number of steps,
-until the last one has converged.
-
-LAPACK, one matrix at a time, is eight times slower at 32×32, because of its calls and short loops: see benchmarks/NOTES.md.
+until the last one has converged. LAPACK, one matrix at a time, is eight times slower at 32×32: see benchmarks/NOTES.md.
 """
 
 from __future__ import annotations
@@ -16,13 +14,13 @@ import numpy as np
 from tempscale.compiled import compiled
 from tempscale.lanes import LANES, copysign, fabs, largest, load, splat, sqrt, store, where_positive, widen
 
-# numba notices a change of this file only; lanes.py and compiled.py: 4b5ac1911390
+# numba notices a change of this file only; lanes.py and compiled.py: b07b0cab0b6b
 
 _STEPS = 100
 """Most QL steps for one eigenvalue; two or three are usual."""
 _FLOOR = np.float32(1e-30)
-"""A column whose squared norm is below this counts as zero: close to underflow the squares in float32 would not give a valid
-reflection. The dropped norm is below 1e-15, and d_Σ of unit-mean texts is of order 1.
+"""A column whose squared norm is below this counts as zero, because float32 squares near underflow give no valid reflection.
+The dropped norm is below 1e-15, and d_Σ of unit-mean texts is of order 1.
 """
 
 
@@ -176,7 +174,7 @@ def _sum_of_roots(
         x = load(eigenvalues, l * LANES)
         total = total + sqrt(where_positive(x, x, zero))
         spoilt = spoilt + (x - x)
-    # where_positive turns NaN into 0, so the trace and each eigenvalue must carry what is not finite into the result.
+    # where_positive turns NaN into 0, so the trace and each eigenvalue must pass values that are not finite to the result.
     total = total + where_positive(missed, zero / zero, (trace - trace) + spoilt)
     store(norms, place * LANES, total)
 
@@ -200,7 +198,7 @@ def _ql_step(
         r = p + square
         if i != size - 2:
             store(squares, (i + 1) * LANES, s * r)
-        # Of a lane that has converged before the others, r may be so small that 1/r is infinite.
+        # In a lane that converged before the others, r may be so small that 1/r is infinite.
         before, inverse = c, where_positive(r - tiny, one / r, zero)
         c = where_positive(r - tiny, p * inverse, one)
         s = square * inverse

@@ -1,11 +1,11 @@
-"""The pairs that a cheap bound cannot rule out, selected from a block of cosines directly after its matrix product.
+"""Select the pairs that a cheap bound cannot rule out, from a block of cosines directly after its matrix product.
 
 Since d_Σ ≤ (tr Σ_1 + tr Σ_2)/4 and 1 − d_μ = (1 + cos)/2, a pair can be among the most collapsed only if
 
     ((1 + cos)/2)^α · ((tr Σ_1 + tr Σ_2)/4)^β ≥ θ        (ranking `socm`)
     cos ≥ c and (tr Σ_1 + tr Σ_2)/4 ≥ θ'                 (ranking `same_mean`: largest d_Σ among pairs of high cosine)
 
-for thresholds θ, θ' that are known to be reached by as many pairs as are wanted.
+for thresholds θ, θ' that enough known pairs reach.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from tempscale.compiled import compiled
 
-# numba notices a change of this file only; lanes.py and compiled.py: 4b5ac1911390
+# numba notices a change of this file only; lanes.py and compiled.py: b07b0cab0b6b
 
 SLACK = 1e-5
 """Relative margin of every comparison, because cosines and traces are float32."""
@@ -30,7 +30,7 @@ def survivors(
     Args:
         rows, columns: unit embeddings (texts, d), float32.
         row_trace, column_trace: tr Σ of every text (texts,), float32.
-        diagonal: both blocks are the same texts; each unordered pair is then looked at once.
+        diagonal: both blocks are the same texts; each unordered pair is then tested once.
         socm, same_mean: θ and θ'.
         cosine: c.
         alpha, beta: exponents of S2 eq. 30.
@@ -69,7 +69,7 @@ def _pick(
     socm: float, same_mean: float, cosine: float, alpha: float, beta: float, means: bool,
     places: np.ndarray, cosines: np.ndarray, ranking: np.ndarray,
 ) -> int:  # fmt: skip
-    """Count the pairs that are not ruled out, and store as many as the output arrays have room for."""
+    """Count the pairs that are not ruled out, and store as many as fit in the output arrays."""
     count, plain = 0, alpha == 1.0 and beta == 1.0
     for i in range(len(product)):
         row = product[i]

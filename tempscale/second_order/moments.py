@@ -16,25 +16,15 @@ from torch import Tensor
 _ROUNDING = 4.0
 """A mean ‖μ‖ of n tokens counts as zero if it is at most this many times √n·ε·√tr Σ: see `covariance_factor`."""
 _MARGIN = 2.0
-"""Moments are refused at so many times that bound, because the mean of a factor is summed in another order."""
-
-
+"""Moments are refused at this multiple of that bound, because the mean of a factor is summed in another order."""
 _ORDINARY = 40
 """Numbers whose largest is within 2^±40 are not scaled: their squares neither vanish nor overflow in float32."""
 _FARTHEST = 100
-"""The largest power of two that numbers are scaled by, which float32 has with its inverse."""
+"""The largest exponent of a scaling power of two: float32 can represent it and its inverse."""
 
 
 def power_of_two(values: Float[Tensor, "*row dim"]) -> Float[Tensor, "*row 1"]:
-    """For each row a power of two that brings its largest number near 1; 1 where its squares are ordinary numbers, so that
-    these rows keep every bit. Where a number is not finite it is 1, too.
-
-    Args:
-        values: Vectors, as the last axis.
-
-    Returns:
-        A power of two for each vector, with an axis of length 1 in the vector's place.
-    """
+    """A power of two that scales each row's largest number to about 1; 1 for a row with ordinary squares, or not finite."""
     largest = torch.linalg.vector_norm(values.detach(), ord=torch.inf, dim=-1, keepdim=True)
     largest = largest if largest.dtype == torch.float64 else largest.float()
     exponent = torch.frexp(torch.where(torch.isfinite(largest), largest, 1.0)).exponent
@@ -84,23 +74,13 @@ class TokenSums(NamedTuple):
         within = (self.units / self.tokens.unsqueeze(-1)).square().sum(-1)
         spread = self.scatter / self.tokens / norm.square()
         most = _most_spread(self.tokens, _epsilon(self.mean.dtype) if epsilon is None else epsilon) / _MARGIN**2
-        # Below that number, squares of the tokens have lost digits.
+        # Below this number, squares of the tokens have lost digits.
         smallest = torch.finfo(self.mean.dtype if epsilon is None else torch.float32).tiny
         spread = torch.where(norm.square() < smallest, torch.nan, spread)
         return TokenMoments(norm, torch.where(spread < most, spread, torch.nan), within)
 
     def merged(self, text: Int[Tensor, " chunk"], texts: int) -> TokenSums:
-        """The sums of whole texts from the sums of their chunks, in float64 (Chan et al. 1979).
-
-        n = Σ n_c, μ = Σ n_c·μ_c/n, scatter = Σ scatter_c + Σ n_c·‖μ_c − μ‖²: exact for any chunks.
-
-        Args:
-            text: the text of each chunk.
-            texts: how many texts there are.
-
-        Returns:
-            One entry a text, float64.
-        """
+        """The sums of `texts` texts from those of chunks, in float64; `text` is that of each chunk (Chan et al. 1979)."""
         count, mean, scatter, units = (column.double() for column in self)
 
         def total(values: Tensor) -> Tensor:
@@ -146,26 +126,12 @@ class Scatter:
 
     @classmethod
     def of(cls, tokens: Float[Tensor, "token dim"]) -> Scatter:
-        """The scatter of one chunk, in float64.
-
-        Args:
-            tokens: its token embeddings, at least one, padding excluded.
-
-        Returns:
-            Its n, μ and at most d rows.
-        """
+        """The scatter of one chunk's token embeddings, at least one, in float64."""
         tokens = tokens.double()
         return cls(len(tokens), tokens.mean(0), _compressed(tokens - tokens.mean(0)))
 
     def merged(self, other: Scatter) -> Scatter:
-        """The scatter of both chunks (Chan et al. 1979): MᵀM = M_1ᵀM_1 + M_2ᵀM_2 + (n_1n_2/n)(μ_1−μ_2)(μ_1−μ_2)ᵀ.
-
-        Args:
-            other: the next chunk of the text, with the same number of dimensions.
-
-        Returns:
-            The scatter of all tokens together, exact except for rounding in float64.
-        """
+        """The scatter of two chunks (Chan et al. 1979): MᵀM = M_1ᵀM_1 + M_2ᵀM_2 + (n_1n_2/n)(μ_1−μ_2)(μ_1−μ_2)ᵀ."""
         tokens = self.tokens + other.tokens
         step = other.mean - self.mean
         between = (self.tokens * other.tokens / tokens) ** 0.5 * step
@@ -173,9 +139,7 @@ class Scatter:
         return Scatter(tokens, self.mean + step * (other.tokens / tokens), rows)
 
     def factor(self) -> tuple[Float[Tensor, " dim"], Float[Tensor, "rank dim"]]:
-        """The unit mean and the covariance factor in float32, the same as from `covariance_factor` of float32 tokens; a mean
-        without a direction is NaN.
-        """
+        """The unit mean, NaN without a direction, and the factor, as from `covariance_factor` of float32 tokens."""
         norm = torch.linalg.vector_norm(self.mean)
         rows = self.rows / (norm * self.tokens**0.5)
         return _with_direction(self.mean / norm, rows, self.tokens, _epsilon(torch.float32)).float(), rows.float()
@@ -195,13 +159,13 @@ def covariance_factor(
 
     F = (X − μ1ᵀ)ᵀ/√n. If n > d, F is the triangular factor of its QR decomposition, which has the same FᵀF with d rows.
 
-    Tokens that cancel leave a mean of rounding errors, and divided by its norm they would give a covariance of any size. So
-    a mean counts as zero if ‖μ‖ ≤ 4·√n·ε·√tr Σ before scaling, with the precision ε of the tokens, 2⁻²³ for float32 and
-    2⁻⁵² for float64: more than a sum of n numbers loses, and far less than the √(tr Σ/n) of tokens with nothing in common.
+    Tokens that cancel have a mean of rounding errors; divided by its norm, they would give a covariance of any size. So a
+    mean counts as zero if ‖μ‖ ≤ 4·√n·ε·√tr Σ before scaling, with the precision ε of the tokens, 2⁻²³ for float32 and 2⁻⁵²
+    for float64: more than the rounding error of a sum of n numbers, and far less than the √(tr Σ/n) of unrelated tokens.
 
     Args:
         tokens: (n, d), n ≥ 1, padding excluded.
-        check: whether the mean is looked at, for which the processor waits for a GPU; else `check_direction` does it later.
+        check: whether to check the mean at once, for which the CPU waits for a GPU; else call `check_direction` later.
 
     Returns:
         The unit mean (d,) and F (min(n, d), d), in the precision of `tokens`. Differentiable.
@@ -222,14 +186,7 @@ def covariance_factor(
 
 
 def check_direction(mean: Float[Tensor, " dim"]) -> None:
-    """Raise unless a mean that was divided by its norm has a direction.
-
-    Args:
-        mean: μ/‖μ‖, whose norm is 1 but for rounding; 0 or NaN where ‖μ‖ is zero up to rounding or not finite.
-
-    Raises:
-        ValueError: the mean is zero up to rounding or not finite.
-    """
+    """Raise a ValueError if a mean divided by its norm is NaN or 0, because it was zero up to rounding or not finite."""
     if not torch.linalg.vector_norm(mean) > 0.5:
         raise ValueError(
             "the mean of the token embeddings is zero or not finite, so it has no direction to compare (a mean that is no "
@@ -241,14 +198,14 @@ def _with_direction(
     unit: Float[Tensor, " dim"], rows: Float[Tensor, "row dim"], tokens: int, epsilon: float
 ) -> Float[Tensor, " dim"]:
     """A unit mean; NaN where the rows of the covariance factor show that the mean is zero up to rounding."""
-    return torch.where(rows.square().sum() < _most_spread(tokens, epsilon), unit, torch.nan)  # No wait for a GPU.
+    return torch.where(rows.square().sum() < _most_spread(tokens, epsilon), unit, torch.nan)  # Without waiting for a GPU.
 
 
 def _most_spread(tokens: Any, epsilon: float) -> Any:
-    """The tr Σ after scaling to ‖μ‖ = 1 from which on the mean of so many tokens is zero up to rounding."""
+    """The tr Σ after scaling to ‖μ‖ = 1 from which the mean of so many tokens is zero up to rounding."""
     return 1 / (_ROUNDING**2 * tokens * epsilon**2)
 
 
 def _epsilon(kind: torch.dtype) -> float:
-    """The relative precision of a mean of such tokens; those of less than 32 bits are summed in float32."""
+    """The relative precision of a mean of such tokens, which are summed in at least float32."""
     return min(torch.finfo(kind).eps, torch.finfo(torch.float32).eps)

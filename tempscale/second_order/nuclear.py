@@ -26,11 +26,11 @@ _CHUNK_ELEMENTS = 1 << 19
 GRAM_ELEMENTS = 4_000_000
 """Float64 elements of the cross blocks whose eigenvalues are computed at once: 32 MB."""
 _FEW = 64
-"""So few texts may be packed pair by pair: sixteen texts of all lengths in one block are padded to the longest."""
+"""Up to this many texts may be packed pair by pair: sixteen texts of all lengths in a block are padded to the longest."""
 _OF_AN_ELEMENT, _OF_A_PAIR = 42, 66_000
-"""What a block's element and a pair cost besides, where each pair has a product of its own, in steps of the reduction."""
+"""Further cost of a block's element and of a pair with its own product, in steps of the reduction."""
 _DENSE = 8
-"""If at least one in eight of all pairs of a list is wanted, all are computed, since products of many texts are faster."""
+"""If at least one in eight of all pairs of a list is wanted, all are computed: products of many texts are faster."""
 
 Factors = Sequence[Float[Tensor, "rank dim"]]
 """Covariance factors (rank_i, d) of some texts, all in one precision and on one device."""
@@ -42,7 +42,7 @@ def cross_nuclear_norms(
     """‖F_1F_2ᵀ‖_* = tr (Σ_1^½ Σ_2 Σ_1^½)^½ of every text of one list with every text of another (in S2 eq. 6).
 
     Products are in the factors' precision. For float32 factors of unit-mean texts, d_Σ (which contains half of this norm) is
-    always within 1e-5 of its float64 value, and usually within 1e-6.
+    within 1e-5 of its float64 value, and usually within 1e-6.
 
     Args:
         factors1, factors2: covariance factors (rank_i, d); a factor of rank 0 gives 0. The texts may be in any order: they
@@ -140,10 +140,10 @@ def paired_nuclear_norms(
 
 
 class _Packed(NamedTuple):
-    """Pairs in an order in which sixteen neighbours, the lanes of one block, need little padding."""
+    """Pairs in an order in which sixteen consecutive ones, the lanes of one block, need little padding."""
 
     tall: np.ndarray
-    """The text of larger rank of each pair: a block and its transpose have one norm."""
+    """Each pair's text of larger rank: a block and its transpose have the same norm."""
     narrow: np.ndarray
     order: np.ndarray
     ranks: np.ndarray
@@ -156,7 +156,7 @@ class _Packed(NamedTuple):
         return cls(tall, narrow, np.lexsort((ranks[tall], ranks[narrow])), ranks)
 
     def work(self) -> float:
-        """Steps of the reduction of all blocks, padded, with what else they cost."""
+        """The cost of all padded blocks, in steps of the reduction."""
         starts = np.arange(0, len(self.order), _LANES)
         sides = (self.ranks[side[self.order]].astype(np.float64) for side in (self.tall, self.narrow))
         rows, columns = (np.maximum.reduceat(side, starts) for side in sides)
@@ -279,15 +279,14 @@ def _pair_norms(tall: list[np.ndarray], narrow: list[np.ndarray]) -> np.ndarray:
 
 
 def _lane_norms(stacked: np.ndarray, starts: np.ndarray, group: list[np.ndarray]) -> np.ndarray:
-    """(texts, len(group)) norms, from one product a chunk of rows. The columns of the product are the rows of the group's
-    texts with the text innermost, which is the layout that the lanes need.
-    """
+    """(texts, len(group)) norms, from one product a chunk of rows."""
     from tempscale.second_order.bidiagonal import nuclear_norms
 
     texts, rank, dim = len(starts) - 1, max(factor.shape[0] for factor in group), stacked.shape[1]
     norms = np.zeros((texts, _LANES))
     if rank == 0:
         return norms[:, : len(group)]
+    # The columns of the product are the rows of the group's texts, with the text innermost: the layout of the lanes.
     lanes = np.zeros((rank, _LANES, dim), dtype=np.float32)
     for lane, factor in enumerate(group):
         lanes[: len(factor), lane] = factor

@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 SMALLEST = {torch.float32: 1e-5, torch.float64: 1e-10}
-"""Where the first interval begins, relative to ‖G‖_F; smaller singular values are counted only in part."""
+"""The lower end of the first interval, relative to ‖G‖_F; smaller singular values are counted only in part."""
 MARGIN = 1.01
 """Rounding may move a singular value above its interval, where a quintic falls quickly."""
 BATCH_ELEMENTS = 1 << 26
@@ -28,14 +28,14 @@ BATCH_ELEMENTS = 1 << 26
 
 
 class Stacked(NamedTuple):
-    """Covariance factors one below the other on a device: many are padded by one copy, not by one each."""
+    """Covariance factors in one tensor on a device, so that one copy pads many."""
 
     rows: Float[Tensor, "row dim"]
-    """All of them, and a row of zeros."""
+    """The rows of all factors, and a row of zeros."""
     starts: np.ndarray
-    """The first row of each text,"""
+    """The first row of each factor."""
     ranks: np.ndarray
-    """and how many it has."""
+    """The number of its rows."""
 
     @classmethod
     def of(cls, factors: Sequence[Float[Tensor, "rank dim"]]) -> Stacked:
@@ -56,9 +56,7 @@ class Stacked(NamedTuple):
 
 
 def polar_norms(factors1: Stacked, factors2: Stacked) -> Float[Tensor, "text1 text2"]:
-    """‖F_1F_2ᵀ‖_* (texts1, texts2) in float64 on the factors' device; the products are in float32, and `factors1` must be
-    sorted by rank, ascending.
-    """
+    """‖F_1F_2ᵀ‖_* in float64 on the factors' device, from float32 products; `factors1` must be sorted by rank."""
     padded2 = factors2.padded()
     texts, rank2, dim = padded2.shape
     norms = torch.zeros(len(factors1.ranks), texts, dtype=torch.float64, device=padded2.device)
@@ -78,10 +76,7 @@ def polar_norms(factors1: Stacked, factors2: Stacked) -> Float[Tensor, "text1 te
 
 
 def pair_norms(factors: Sequence[Float[Tensor, "rank dim"]], first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """‖F_iF_jᵀ‖_* (pairs,) in float64 of listed pairs; the products are in float32.
-
-    Pairs of similar shape are padded to one and iterated together, whether or not they share a text.
-    """
+    """‖F_iF_jᵀ‖_* (pairs,) in float64 of listed pairs, from float32 products; pairs of similar shape run together."""
     stacked = Stacked.of(factors)
     ranks = stacked.ranks
     taller = ranks[first] >= ranks[second]

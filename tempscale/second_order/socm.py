@@ -1,4 +1,4 @@
-"""Second-order collapse of mean pooling: how much two texts differ in what their means do not contain.
+"""Second-order collapse of mean pooling: the difference of two texts that their means do not show.
 
 S2 (arXiv 2604.27398). The token embeddings of each text are divided by ‖μ‖ (eq. 8). Then
 
@@ -59,10 +59,10 @@ def socm(x1: Float[Tensor, "token1 dim"], x2: Float[Tensor, "token2 dim"], *, al
         ValueError: the dimensions differ, a text has no tokens, or a mean is zero up to rounding or not finite (see
             `covariance_factor`).
     """
-    if x1.shape[-1] != x2.shape[-1]:
-        raise ValueError(f"token embeddings have {x1.shape[-1]} and {x2.shape[-1]} dimensions; both texts need the same")
     mean1, factor1 = covariance_factor(x1)
     mean2, factor2 = covariance_factor(x2)
+    if len(mean1) != len(mean2):
+        raise ValueError(f"token embeddings have {len(mean1)} and {len(mean2)} dimensions; both texts need the same")
     d_mu = ((mean1 - mean2).square().sum() / 4).clamp_max(1)
     cross = torch.linalg.matrix_norm(factor1 @ factor2.mT, ord="nuc")
     d_sigma = ((factor1.square().sum() + factor2.square().sum() - 2 * cross) / 4).clamp_min(0)

@@ -8,9 +8,9 @@ the t approximation. With midranks r, the same for equal values,
     p_t      from t = ρ·√((n − 2)/(1 − ρ²)), Student's t with n − 2 degrees of freedom
     p_exact  the share of the n! pairings π of the same ranks whose |ρ_π| ≥ |ρ|, ties included
 
-The pairings are not listed: only s_π = Σ_i r_a(i)·r_b(π(i)) changes, and in how many ways each s comes about follows subset
-by subset of the ranks of b, 2ⁿ instead of n!. Ranks are doubled, so that all of it is in whole numbers and no tie of |ρ_π|
-with |ρ| is lost to rounding.
+The pairings are not enumerated: only s_π = Σ_i r_a(i)·r_b(π(i)) changes, and the number of pairings for each s follows from
+the subsets of the ranks of b: 2ⁿ steps instead of n!. Ranks are doubled, so that all numbers are whole and rounding hides no
+tie of |ρ_π| with |ρ|.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MOST_EXACT = 14
 
 
 class Correlation(NamedTuple):
-    """A rank correlation and how often chance alone gives one as far from 0, on either side."""
+    """A rank correlation and its p: how often chance alone gives one as far from 0, on either side."""
 
     rho: float | None
     """ρ in [−1, 1]."""
@@ -68,11 +68,11 @@ def spearman(
         b: the other, (n,), in the same order.
 
     Returns:
-        ρ in [−1, 1] and its p. All three are None where there is no ρ: fewer than 3 items, a value that is not finite, or
-        all values of one side equal. p_exact alone is None above 14 items.
+        ρ in [−1, 1] and its p. All three are None if ρ is undefined: fewer than 3 items, a value that is not finite, or all
+        values of one side equal. p_exact is also None above 14 items.
 
     Raises:
-        ValueError: the two are not as long as one another, or not one-dimensional.
+        ValueError: the two differ in length, or are not one-dimensional.
     """
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if first.ndim != 1 or first.shape != second.shape:
@@ -85,7 +85,7 @@ def spearman(
     scale = _covariance(r_a, r_a) * _covariance(r_b, r_b)
     if not scale:
         return Correlation(None, n, None, None)
-    # 1 − ρ² from whole numbers, so that it is 0 where ρ is ±1 and nowhere else.
+    # 1 − ρ² from whole numbers, so that it is 0 exactly where ρ is ±1.
     unexplained = scale - shared**2
     t = math.sqrt(shared**2 * (n - 2) / unexplained) if unexplained else math.inf
     p_t = float(2 * stdtr(n - 2, -t))
@@ -98,12 +98,12 @@ def _covariance(a: Int[np.ndarray, " item"], b: Int[np.ndarray, " item"]) -> int
 
 
 def _exact(a: Int[np.ndarray, " item"], b: Int[np.ndarray, " item"]) -> float:
-    """The share of all pairings of two lists of ranks whose covariance is as far from 0 as that of these."""
+    """The share of all pairings of two lists of ranks whose covariance is at least as far from 0 as the given one."""
     a, b = _steps(a), _steps(b)
     ascending = np.sort(a)
     values, copies = (column.tolist() for column in np.unique(b, return_counts=True))
-    # How many of each value of b are taken -> in how many ways their sum of products is 0, 1, 2, ... Equal values of b are
-    # one state, which divides the count of every sum alike. 14! fits into 64 bits.
+    # How many of each value of b are used -> the number of ways in which their sum of products is 0, 1, 2, … Equal values of
+    # b are one state, which divides the count of every sum equally. 14! fits into 64 bits.
     ways = {(0,) * len(values): np.ones(1, dtype=np.int64)}
     for k, rank in enumerate(ascending.tolist(), 1):
         next_ways: dict[tuple[int, ...], np.ndarray] = {}
@@ -112,7 +112,7 @@ def _exact(a: Int[np.ndarray, " item"], b: Int[np.ndarray, " item"]) -> float:
                 if taken[j] == copies[j]:
                     continue
                 state = (*taken[:j], taken[j] + 1, *taken[j + 1 :])
-                if state not in next_ways:  # The largest sum joins large to large.
+                if state not in next_ways:  # The largest sum pairs large with large.
                     next_ways[state] = np.zeros(1 + int(ascending[:k] @ np.repeat(values, state)), dtype=np.int64)
                 next_ways[state][rank * value : rank * value + len(counts)] += counts
         ways = next_ways
@@ -122,6 +122,6 @@ def _exact(a: Int[np.ndarray, " item"], b: Int[np.ndarray, " item"]) -> float:
 
 
 def _steps(ranks: Int[np.ndarray, " item"]) -> Int[np.ndarray, " item"]:
-    """The ranks from 0 in the largest whole steps there are: fewer sums, and every covariance scaled alike."""
+    """The ranks from 0, divided by their common divisor: fewer sums, and every covariance scaled equally."""
     above: np.ndarray = ranks - ranks.min()
     return np.asarray(above // np.gcd.reduce(above))

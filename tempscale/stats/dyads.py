@@ -27,10 +27,10 @@ def dyadic_error(
         c = 1ᵀBBᵀ1 / tr(A·M·BBᵀ·M) .
 
     Without shared texts c = N/(N−1), which gives the ordinary standard error sd/√N. For G clusters of equal size that share
-    no text, such as queries that each have their own negatives, c = G/(G−1).
+    no text, such as queries with separate negatives, c = G/(G−1).
 
-    V is not a sum of squares, so it can be 0 or negative, which no variance is. The error of independent pairs is then used
-    instead, which is 0 only for equal values.
+    V is not a sum of squares, so it can be 0 or negative, unlike a variance. Then the error of independent pairs is used,
+    which is 0 only for equal values.
 
     Args:
         values: one finite number a pair.

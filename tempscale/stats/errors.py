@@ -1,7 +1,7 @@
 """Standard errors of means over pairs of texts, and their correction for a finite population.
 
-Another corpus has other texts or, where texts are parts of documents, other documents: texts of one document are alike, and
-an error that takes them for independent is too small.
+Another corpus has other texts or, where texts are parts of documents, other documents. Texts of one document are similar, so
+an error that assumes independent texts is too small.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ def finite_population(texts: float, population: float) -> float:
 
 
 def equal_documents(documents: Int[np.ndarray, " text"]) -> float:
-    """(Σn_g)²/Σn_g²: how many documents of equal size tell as much as these (Kish's effective number, 1965).
+    """(Σn_g)²/Σn_g²: the number of documents of equal size that are worth as much (Kish's effective number, 1965).
 
     Args:
         documents: the document of each text, at least one.
 
     Returns:
-        From 1, one document with all texts, to the number of documents, where all have as many texts.
+        From 1, if one document has all texts, to the number of documents, if all have equally many texts.
     """
     return _equal(np.unique(documents, return_counts=True)[1])
 
 
-def tell_an_error(documents: Int[np.ndarray, " text"]) -> bool:
-    """Whether the documents of some texts are enough for an error: at least ten, as good as seven of equal size.
+def enough_documents(documents: Int[np.ndarray, " text"]) -> bool:
+    """Whether the documents of some texts are enough for an error: at least ten, worth at least seven of equal size.
 
     Args:
         documents: the document of each text, at least one.
@@ -92,7 +92,7 @@ def _equal(texts: np.ndarray) -> float:
 
 
 def _enough(texts: np.ndarray) -> bool:
-    """`tell_an_error` from the number of texts of each document."""
+    """`enough_documents` from the number of texts of each document."""
     return len(texts) >= GROUPS_FOR_AN_ERROR and _equal(texts) >= EQUAL_DOCUMENTS_FOR_AN_ERROR
 
 
@@ -110,51 +110,36 @@ def documents_error(
 
     Args:
         sets: x_i of the texts of each set, finite.
-        weights: w_k, which are negative for a set that is taken off.
+        weights: w_k, negative for a set whose mean is subtracted.
         documents: the document of each of these texts; one document may have texts in several sets.
 
     Returns:
-        ≥ 0, in the unit of the means; NaN if a set has texts of fewer than ten documents, or if few of them have most of the
-        texts (fewer than seven `equal_documents`): the error then is too small by an unknown factor.
+        ≥ 0, in the unit of the means; NaN if a set has fewer than ten documents, or fewer than seven `equal_documents`: the
+        error would be too small by an unknown factor.
     """
     sums = [DocumentSums.of(values[:, None], labels) for values, labels in zip(sets, documents, strict=True)]
     return error_of_sums(sums, [0] * len(sums), weights)
 
 
 class DocumentSums(NamedTuple):
-    """Sums of values over the texts of each document, from which `documents_error` follows. Mergeable."""
+    """Sums of values over the texts of each document, for `documents_error`. Mergeable."""
 
     documents: Int[np.ndarray, " document"]
     """Ascending."""
     texts: Int[np.ndarray, " document"]
-    """How many texts of each there are."""
+    """Texts of each document."""
     sums: Float[np.ndarray, "document column"]
     """Their summed values, float64."""
 
     @classmethod
     def of(cls, values: Float[np.ndarray, "text column"], documents: Int[np.ndarray, " text"]) -> DocumentSums:
-        """The sums over some texts.
-
-        Args:
-            values: one row a text, finite where they are used.
-            documents: the document of each text.
-
-        Returns:
-            One entry for each document.
-        """
+        """The sums over some texts, from a row of values and the document of each."""
         unique, index = np.unique(documents, return_inverse=True)
         sums = np.stack([np.bincount(index, column, len(unique)) for column in values.T.astype(np.float64)], axis=1)
         return cls(unique, np.bincount(index, minlength=len(unique)), sums)
 
     def merged(self, other: DocumentSums) -> DocumentSums:
-        """The sums over both texts.
-
-        Args:
-            other: of other texts, in the same columns.
-
-        Returns:
-            One entry for each document of either: exact except for rounding in float64.
-        """
+        """The sums over two sets of texts, in the same columns."""
         unique, places = np.unique(np.concatenate([self.documents, other.documents]), return_inverse=True)
         texts, sums = np.zeros(len(unique), np.int64), np.zeros((len(unique), self.sums.shape[1]))
         for part, index in zip((self, other), np.split(places, [len(self.documents)]), strict=True):
@@ -168,7 +153,7 @@ def error_of_sums(sets: Sequence[DocumentSums], columns: Sequence[int], weights:
 
     Args:
         sets: the sums of each set.
-        columns: the column of each set that is meant.
+        columns: the column of each set.
         weights: w_k.
 
     Returns:

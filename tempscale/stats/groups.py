@@ -1,12 +1,11 @@
 """Means over all pairs of a large set from the pairs of small groups that share no text, with errors by the jackknife.
 
-The mean of h(x, y) over all pairs is a U-statistic, and most of its pairs repeat what others say. Groups that are dealt from
-random texts, the same number from each stratum (length interval), give every cell of two strata its pairs; cells are then
-weighted by the corpus's own shares of pairs.
+The mean of h(x, y) over all pairs is a U-statistic, and most of its pairs are redundant. Groups of random texts, with the
+same number from each stratum (length interval), have pairs in every cell of two strata; the cells are then weighted by the
+corpus's shares of pairs.
 
-Where texts come in documents, all texts of a document go to one set of documents, and a group is dealt from one set. Pairs
-inside a document are then met more often than pairs of two documents, so these are cells of their own, and the measured
-pairs of a set stand for all pairs of its texts.
+Where texts come in documents, all texts of a document go to one set of documents, and a group is drawn from one set. It then
+has too many pairs inside a document, so these are separate cells, and the measured pairs of a set represent all its pairs.
 """
 
 from __future__ import annotations
@@ -29,17 +28,17 @@ _OF_EACH = 2
 
 
 def texts_of_a_group(texts: Int[np.ndarray, " stratum"], groups: int) -> Int[np.ndarray, " stratum"]:
-    """How many texts of each stratum a group gets: two of each, and the rest by the strata's shares of the texts.
+    """The number of texts of each stratum in a group: two of each, and the rest by the strata's shares of the texts.
 
-    From k_a = 2, one text more at a time goes to the stratum of largest 20·n_a/n − k_a among those with k_a < n_a/groups.
+    From k_a = 2, one more text at a time goes to the stratum of largest 20·n_a/n − k_a among those with k_a < n_a/groups.
 
     Args:
         texts: n_a, texts of each stratum; empty strata do not count.
         groups: the number of groups wanted, ≥ 1.
 
     Returns:
-        k_a ≥ 2 (0 for an empty stratum), together 20, fewer where the texts end, more where ten strata need it. A stratum of
-        fewer than k_a·groups texts is dealt to fewer groups.
+        k_a ≥ 2 (0 for an empty stratum), in total 20, fewer if the texts do not suffice, more if there are more than ten
+        strata. A stratum of fewer than k_a·groups texts is in fewer groups.
     """
     counts = np.where(texts > 0, _OF_EACH, 0)
     target = TEXTS_OF_A_GROUP * texts / max(1, int(texts.sum()))
@@ -52,14 +51,7 @@ def texts_of_a_group(texts: Int[np.ndarray, " stratum"], groups: int) -> Int[np.
 
 
 def shares_of_pairs(texts: Int[np.ndarray, " stratum"]) -> Float[np.ndarray, " cell"]:
-    """Each cell's share of all unordered pairs of the corpus: n_a(n_a − 1)/2 inside a stratum, n_a·n_b between two.
-
-    Args:
-        texts: n_a, texts of each stratum; together at least two.
-
-    Returns:
-        W_ab of the cells a ≤ b in row-major order; they sum to 1.
-    """
+    """Each cell's share of all unordered pairs, for the cells a ≤ b in row-major order, from the texts of each stratum."""
     pairs = np.multiply.outer(texts, texts).astype(np.float64)
     np.fill_diagonal(pairs, texts * (texts - 1) / 2)
     upper = pairs[np.triu_indices(len(texts))]
@@ -70,17 +62,7 @@ def pairs_of_sets(
     stratum: Int[np.ndarray, " text"], document: Int[np.ndarray, " text"], set_of: Int[np.ndarray, " text"],
     shape: tuple[int, int],
 ) -> Float[np.ndarray, "set cells"]:  # fmt: skip
-    """The pairs of texts of each set of documents, by cell: first those of two documents, then those inside one.
-
-    Args:
-        stratum: of each text, from 0.
-        document: of each text.
-        set_of: the set of each text, the same for all texts of a document.
-        shape: (sets, strata).
-
-    Returns:
-        Numbers of pairs: the cells a ≤ b in row-major order, twice.
-    """
+    """Numbers of pairs of each set by cell a ≤ b, between documents and then inside one; `shape` is (sets, strata)."""
     sets, strata = shape
     upper = np.triu_indices(strata)
     texts = np.bincount(set_of * strata + stratum, minlength=sets * strata).reshape(shape).astype(np.float64)
@@ -106,7 +88,7 @@ class GroupSums(NamedTuple):
 
     sums: Float[np.ndarray, "group cell"]
     counts: Float[np.ndarray, "group cell"]
-    """Pairs, or the pairs that they stand for."""
+    """Measured pairs, or the pairs that they represent."""
 
     @classmethod
     def of(
@@ -120,37 +102,25 @@ class GroupSums(NamedTuple):
         return cls(sums, np.bincount(flat, minlength=size).reshape(shape).astype(np.float64))
 
     def standing_for(self, pairs: Float[np.ndarray, "group cell"]) -> GroupSums:
-        """The sums over so many pairs of each group and cell, with the means of those that were measured."""
+        """The sums over `pairs` pairs of each group and cell, with the means of the measured ones."""
         counts = np.where(self.counts > 0, pairs, 0.0)
         return GroupSums(np.where(self.counts > 0, _ratio(self.sums, self.counts) * pairs, 0.0), counts)
 
     def estimate(self, weights: Float[np.ndarray, " cell"], cells: Sequence[int]) -> tuple[float, float]:
-        """The mean over the corpus's pairs in some cells, and its standard error by the jackknife over groups.
-
-        Args:
-            weights: W of each cell of these sums.
-            cells: which cells.
-
-        Returns:
-            Σ W·m / Σ W over the cells that have pairs, NaN without pairs; an error of NaN where fewer than ten groups have.
-        """
+        """The `weighted` mean over some cells and its jackknife error, NaN if fewer than ten groups have pairs there."""
         sums = GroupSums(self.sums[:, cells], self.counts[:, cells])
         count = int((sums.counts.sum(1) > 0).sum())
         return sums.weighted(weights[cells]), jackknife_error(sums.replicates(weights[cells])) if count > 1 else float("nan")
 
-    def without_each(self) -> GroupSums:
-        """The sums of all other groups, a row for each group left out."""
-        return GroupSums(self.sums.sum(0) - self.sums, self.counts.sum(0) - self.counts)
-
     def weighted(self, weights: Float[np.ndarray, " cell"]) -> float:
-        """Σ W·m / Σ W over the cells that have pairs: the mean over the corpus's pairs. NaN without pairs."""
+        """Σ W·m / Σ W over the cells that have pairs: the mean over the corpus's pairs; NaN without pairs."""
         return float(_weighted(self.sums.sum(0), self.counts.sum(0), weights))
 
     def replicates(self, weights: Float[np.ndarray, " cell"]) -> Float[np.ndarray, " group"]:
-        """`weighted` without each group in turn, of the groups that have pairs."""
-        others = self.without_each()
+        """`weighted` without each group that has pairs, in turn."""
         with_pairs = self.counts.sum(1) > 0
-        return _weighted(others.sums[with_pairs], others.counts[with_pairs], weights)
+        sums, counts = (values.sum(0) - values[with_pairs] for values in self)
+        return _weighted(sums, counts, weights)
 
 
 def _ratio(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
@@ -167,14 +137,14 @@ def _weighted(sums: np.ndarray, counts: np.ndarray, weights: np.ndarray) -> np.n
 def jackknife_error(replicates: Float[np.ndarray, " group"]) -> float:
     """The delete-one-group jackknife: √((G−1)/G·Σ_g(θ_(g) − θ̄)²), θ_(g) the estimate without group g (Efron & Stein 1981).
 
-    For the plain mean of G values it is sd/√G. It has no finite-population factor: even where every text was dealt, most
-    pairs were not measured.
+    For the plain mean of G values it is sd/√G. It has no finite-population factor: even if every text is in a group, most
+    pairs are not measured.
 
     Args:
         replicates: θ_(g) of each group, at least two.
 
     Returns:
-        ≥ 0, in the unit of the estimate; NaN for fewer than ten groups, which say too little of it.
+        ≥ 0, in the unit of the estimate; NaN for fewer than ten groups.
     """
     groups = len(replicates)
     if groups < GROUPS_FOR_AN_ERROR:
@@ -194,12 +164,11 @@ def quantile(
         values: of each pair of one cell, at least one.
         group: the group of each pair.
         share: p in (0, 1).
-        weights: how many pairs each stands for; the same for all unless given.
+        weights: the number of pairs that each represents; by default equal.
 
     Returns:
         Q(p), interpolated linearly between order statistics (with weights, the first value up to which the share is p), and
-        its error; NaN where fewer than ten groups have pairs, or where the error of the share reaches beyond 0 or 1: so high
-        or low a quantile needs more pairs.
+        its error; NaN if fewer than ten groups have pairs, or if p ± z·s reaches 0 or 1: such a quantile needs more pairs.
     """
     weights = np.ones(len(values)) if weights is None else weights
     linear = bool((weights == weights[0]).all())
@@ -223,13 +192,13 @@ def quantile(
 def between_strata(
     texts: Int[np.ndarray, " stratum"], means: Float[np.ndarray, " stratum"], texts_of_corpus: float
 ) -> float:  # fmt: skip
-    """The further variance of a mean over pairs as that of another corpus, which has other shares of texts in the strata.
+    """The additional variance of a mean over pairs for another corpus, which has other shares of texts in the strata.
 
         (4/N)·Σ_a p_a(m_a − m̄)²,   p_a = n_a/n, m̄ = Σ_a p_a·m_a
 
     Args:
         texts: n_a, the corpus's texts in each stratum.
-        means: m_a, the mean of a text of stratum a with all texts of the corpus; NaN where it is not known.
+        means: m_a, the mean of a text of stratum a with all texts of the corpus; NaN where it is unknown.
         texts_of_corpus: N.
 
     Returns:
@@ -244,17 +213,17 @@ def between_strata(
 def covariance_of_shares(
     stratum: Int[np.ndarray, " text"], strata: int, document: Int[np.ndarray, " text"] | None = None
 ) -> Float[np.ndarray, "stratum stratum"]:
-    """C, with which mᵀ·C·m is the further variance of `between_strata`, also for differences of two models' means m.
+    """C, for which mᵀ·C·m is the variance of `between_strata`, also for differences m of two models' means.
 
         C = 4/N·(diag p − p·pᵀ),   of documents  C = 4·G/(G−1)·Σ_g d_g·d_gᵀ/N²,   d_ga = n_ga − n_g·p_a
 
     Args:
         stratum: of each text, from 0.
-        strata: how many strata there are.
-        document: the document of each text; without it texts are drawn by themselves.
+        strata: the number of strata.
+        document: the document of each text; by default texts are drawn separately.
 
     Returns:
-        Symmetric; its rows sum to 0, so that a constant in m does not count.
+        Symmetric; its rows sum to 0, so that a constant added to m has no effect.
     """
     texts = len(stratum)
     p = np.bincount(stratum, minlength=strata) / texts

@@ -15,7 +15,7 @@ _RESAMPLES = 999
 
 
 class Error(NamedTuple):
-    """A figure and its standard error; None where there is none to tell."""
+    """A figure and its standard error; None where it is undefined."""
 
     value: float | None
     """The figure."""
@@ -24,17 +24,16 @@ class Error(NamedTuple):
 
 
 def mean(values: np.ndarray, clusters: np.ndarray | None = None) -> Error:
-    """The mean of independent values (n,), or of values that come in clusters, and its standard error.
+    """The mean of independent values (n,), or of values in clusters, and its standard error.
 
-    Without clusters sd/√n. With them √(G/(G−1)·Σ_g (Σ_{i∈g} (x_i − x̄))²)/n over G clusters, which is the same where each
-    value is its own.
+    Without clusters sd/√n. With G clusters √(G/(G−1)·Σ_g (Σ_{i∈g} (x_i − x̄))²)/n, which is the same for clusters of one.
 
     Args:
         values: float (n,).
-        clusters: what each value belongs to, (n,).
+        clusters: the cluster of each value, (n,).
 
     Returns:
-        The mean and its standard error: no error for fewer than two clusters, no figure without values.
+        The mean and its standard error: no error for fewer than two clusters, neither without values.
     """
     n = len(values)
     if n == 0:
@@ -47,9 +46,9 @@ def mean(values: np.ndarray, clusters: np.ndarray | None = None) -> Error:
 
 
 def rank_correlation(predicted: np.ndarray, gold: np.ndarray, first: np.ndarray | None = None, seed: int = 0) -> Error:
-    """Spearman's correlation of predictions with gold scores, or how much higher it is than that of others, with its error.
+    """Spearman's correlation of predictions with gold scores, or its difference from that of other predictions.
 
-    The standard error is that of a paired bootstrap over pairs of texts.
+    The standard error comes from a paired bootstrap over pairs of texts.
 
     Args:
         predicted: cosines (n,).
@@ -58,7 +57,7 @@ def rank_correlation(predicted: np.ndarray, gold: np.ndarray, first: np.ndarray 
         seed: of the bootstrap.
 
     Returns:
-        ρ in [−1, 1], or the difference of two; no error for fewer than three pairs, no figure where one side is constant.
+        ρ in [−1, 1], or the difference of two; no error for fewer than three pairs, neither if one side is constant.
     """
     columns = [predicted, gold] if first is None else [predicted, gold, first]
 

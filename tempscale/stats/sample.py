@@ -1,4 +1,4 @@
-"""Seeded samples of texts that hardly change when texts are added or removed."""
+"""Seeded samples of texts: one added or removed text changes at most one text of the sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,5 @@ def keyed_hash(text_id: str, seed: int) -> int:
 
 
 def seeded_sample(ids: Iterable[str], size: int, seed: int) -> list[str]:
-    """The `size` ids with the smallest keyed hash, in that order: a simple random sample. One text more or less in the
-    corpus changes at most one text of the sample.
-    """
+    """The `size` ids with the smallest keyed hash, in that order: a simple random sample."""
     return heapq.nsmallest(size, ids, key=lambda text_id: (keyed_hash(text_id, seed), text_id))

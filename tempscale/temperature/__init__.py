@@ -1,1 +1,1 @@
-"""Attention temperature: the value, where each architecture keeps what is scaled, attaching, folding, verifying."""
+"""Attention temperature: its value, its place in each architecture, attach, fold and verify."""

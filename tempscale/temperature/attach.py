@@ -1,8 +1,8 @@
 """Attach a temperature to a model at run time, and detach it again.
 
-S1 (arXiv 2410.24200) eq. 6: A = softmax(QKᵀ / (τ√d)). The query of each layer is divided by τ after its last operation that
-is not linear, and so is the additive position bias of T5 and MPNet; the attention kernel stays the same. `families` lists
-the place in each architecture, `verify` proves the result, and `fold` makes the same change once, in the weights.
+S1 (arXiv 2410.24200) eq. 6: A = softmax(QKᵀ / (τ√d)). The query of each layer is divided by τ after its last non-linear
+operation, and so is the additive position bias of T5 and MPNet; the attention kernel stays the same. `families` lists the
+place in each architecture, `verify` proves the result, and `fold` makes the same change in the weights.
 """
 
 from __future__ import annotations
@@ -112,20 +112,8 @@ def attached(model: Any) -> Temperature | None:
     return None if present is None else present.temperature
 
 
-def hold(model: Any, temperature: Temperature) -> None:
-    """Attach a temperature whose τ is held in tensors, or put another τ into those that are there.
-
-    Code that torch.compile has compiled then serves the next τ: it is a new number in the same place. τ = 1 is held too, and
-    divides by 1. Only another kind (one τ a layer, one a head, τ by length) is attached anew, and compiled anew.
-
-    Args:
-        model: a transformers model, or an Encoder around one.
-        temperature: no schedule by role.
-
-    Raises:
-        TemperatureError: it depends on the role, or has another number of layers or heads than the model.
-        UnsupportedArchitecture: the model's family is not supported, or has layers that share weights.
-    """
+def attach_tensors(model: Any, temperature: Temperature) -> None:
+    """Attach a temperature whose τ are tensors, or change them: compiled code then serves every τ of one kind, also 1."""
     base, layers = base_model(model), places(model)
     temperature.check(len(layers), layers[0].heads)
     if temperature.roles:
@@ -137,7 +125,7 @@ def hold(model: Any, temperature: Temperature) -> None:
         if present.put(temperature):
             return
         detach(model)
-    setattr(base, _ATTACHMENT, Attachment(temperature, model, base, layers, held=True))
+    setattr(base, _ATTACHMENT, Attachment(temperature, model, base, layers, in_tensors=True))
     _recompile()
 
 
@@ -182,17 +170,16 @@ def attachment(base: nn.Module) -> Attachment | None:
 
 
 class Attachment:
-    """The temperature on one model and the hooks that apply it; it is pickled with the model, for process pools. `enabled`
-    is False while `verify` looks at the model without the temperature.
-    """
+    """The temperature on one model and the hooks that apply it; it is pickled with the model, for process pools."""
 
     def __init__(
-        self, temperature: Temperature, model: Any, base: nn.Module, found: list[Places], held: bool = False
+        self, temperature: Temperature, model: Any, base: nn.Module, layer_places: list[Places], in_tensors: bool = False
     ) -> None:
         self.temperature = self._now = temperature
-        self._held: list[Tensor] = []
-        """τ of each layer, of all heads or of each, where compiled code reads it: see `hold`."""
+        self._tau_tensors: list[Tensor] = []
+        """τ of each layer, of all heads or of each, where compiled code reads it: see `attach_tensors`."""
         self.enabled = True
+        """False while `verify` runs the model without the temperature."""
         self.role: str | None = None
         self._task: str | None = None
         self._texts: Tensor | None = None
@@ -201,12 +188,12 @@ class Attachment:
         self._calls: dict[int, int] = {}
         self._patched: list[Any] = []
         self._handles: list[RemovableHandle] = []
-        if held and not temperature.by_text:
+        if in_tensors and not temperature.by_text:
             device = next(base.parameters()).device
             with torch.inference_mode(False):
-                self._held = [torch.tensor(temperature.of_layer(k), device=device) for k in range(len(found))]
+                self._tau_tensors = [torch.tensor(temperature.of_layer(k), device=device) for k in range(len(layer_places))]
         # τ = 1 adds no hook, so that the model stays unchanged to the bit.
-        if temperature.is_identity and not held:
+        if temperature.is_identity and not in_tensors:
             return
         architecture = supported(family_of(base))
         self._parameters = list(inspect.signature(base.forward).parameters)
@@ -215,23 +202,23 @@ class Attachment:
             self._around(model[0], self._begin_features)
             self._handles.append(model.register_forward_pre_hook(self._take_task, with_kwargs=True))
         layers: dict[int, list[int]] = {}
-        for number, place in enumerate(found):
+        for number, place in enumerate(layer_places):
             layers.setdefault(id(place.query), []).append(number)
-        unique = {id(place.query): place for place in reversed(found)}
+        unique = {id(place.query): place for place in reversed(layer_places)}
         for key, numbers in layers.items():
             self._hook(unique[key], numbers, architecture)
 
     def put(self, temperature: Temperature) -> bool:
-        """Put another τ into the tensors that hold this one; False where it is of another kind."""
+        """Write another τ into the tensors; False where the temperature is of another kind."""
         if temperature == self.temperature:
             return True
-        if not self._held or temperature.by_text or temperature.roles:
+        if not self._tau_tensors or temperature.by_text or temperature.roles:
             return False
-        taus = [torch.tensor(temperature.of_layer(k)) for k in range(len(self._held))]
-        if any(new.shape != held.shape for new, held in zip(taus, self._held, strict=True)):
+        taus = [torch.tensor(temperature.of_layer(k)) for k in range(len(self._tau_tensors))]
+        if any(new.shape != old.shape for new, old in zip(taus, self._tau_tensors, strict=True)):
             return False
-        for new, held in zip(taus, self._held, strict=True):
-            held.copy_(new)
+        for new, old in zip(taus, self._tau_tensors, strict=True):
+            old.copy_(new)
         self.temperature = self._now = temperature
         return True
 
@@ -267,8 +254,8 @@ class Attachment:
         self._task = kwargs.get("task")
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Before the first layer: select the schedule for the role, and the τ of each text."""
-        if self._held:
+        """Before the first layer: select the schedule of the role, and the τ of each text."""
+        if self._tau_tensors:
             return
         self._calls = {}
         if self.enabled:
@@ -282,7 +269,7 @@ class Attachment:
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         """After the last layer: discard the τ of the texts of this batch."""
-        if self._held:
+        if self._tau_tensors:
             return
         self._now, self._texts = self.temperature, None
 
@@ -301,8 +288,8 @@ class Attachment:
         if self._texts is not None:
             expand = {"token_head": (..., None, None), "head_token": (slice(None), None, slice(None), None)}
             tau: Any = self._texts[expand.get(layout, (..., None))]
-        elif self._held:
-            tau = of_heads(self._held[numbers[0]], layout, output)
+        elif self._tau_tensors:
+            tau = of_heads(self._tau_tensors[numbers[0]], layout, output)
         else:
             tau = self._of_layer(numbers)
             if len(numbers) > 1:
@@ -322,10 +309,10 @@ class Attachment:
             if self._texts.shape[1] != 1:
                 raise TemperatureError("unpadded batches are not supported for models with a position bias")
             return divided(bias, self._texts[..., None, None])
-        if self._held:
-            held = self._held[numbers[0]]
-            return divided(bias, held[:, None, None] if held.ndim else held)
-        tau: Any = self._of_layer(numbers)
+        if self._tau_tensors:
+            tau: Any = self._tau_tensors[numbers[0]]
+            return divided(bias, tau[:, None, None] if tau.ndim else tau)
+        tau = self._of_layer(numbers)
         return divided(bias, self._constants(tau, bias.device)[:, None, None] if isinstance(tau, tuple) else tau)
 
     def _give_bias(

@@ -13,7 +13,7 @@ from tempscale.temperature.schedule import Temperature
 
 
 class Constants:
-    """Numbers as tensors of a device, each uploaded once: with an upload in every micro-batch the GPU would wait."""
+    """Numbers as tensors on a device, each uploaded once: an upload in every micro-batch would make the GPU wait."""
 
     def __init__(self) -> None:
         self._tensors: dict[tuple[Any, ...], Tensor] = {}
@@ -22,7 +22,7 @@ class Constants:
         """These numbers (number,)."""
         key = (numbers, device, dtype)
         if key not in self._tensors:
-            with torch.inference_mode(False):  # Otherwise it could be used in no pass that has gradients.
+            with torch.inference_mode(False):  # An inference tensor cannot be used in a pass with gradients.
                 self._tensors[key] = torch.tensor(numbers, dtype=dtype, device=device)
         return self._tensors[key]
 
@@ -33,10 +33,7 @@ def divided(values: Tensor, tau: Tensor | float) -> Tensor:
 
 
 def of_heads(tau: Tensor, layout: str, output: Tensor) -> Tensor:
-    """τ of each head (head,) in the shape that divides a query of this layout: (head, 1), (head, 1, 1) or (head·width,).
-
-    One τ for all heads () stays as it is.
-    """
+    """τ of each head (head,) in the shape that divides a query of this layout; one τ for all heads () stays as it is."""
     if not tau.ndim:
         return tau
     if layout == "token_head":
@@ -47,20 +44,18 @@ def of_heads(tau: Tensor, layout: str, output: Tensor) -> Tensor:
     return tau.repeat_interleave(width // len(tau))
 
 
-def text_temperatures(temperature: Temperature, given: Mapping[str, Any], constants: Constants) -> Tensor:
-    """Float32 τ of each text of a batch (text, 1), or of each token of an unpadded batch (1, token), from the arguments of
-    the model's forward: attention_mask, or cu_seq_lens_q of an unpadded batch, or neither.
-    """
-    mask, packed = given.get("attention_mask"), given.get("cu_seq_lens_q")
+def text_temperatures(temperature: Temperature, arguments: Mapping[str, Any], constants: Constants) -> Tensor:
+    """Float32 τ of each text (text, 1), or of each token of an unpadded batch (1, token), from the arguments of forward."""
+    mask, packed = arguments.get("attention_mask"), arguments.get("cu_seq_lens_q")
     if packed is not None:
         lengths = packed.diff()
         return _of_lengths(temperature, lengths.repeat_interleave(lengths), constants)[None]
-    tokens = given.get("input_ids") if given.get("input_ids") is not None else given.get("inputs_embeds")
+    tokens = arguments.get("input_ids") if arguments.get("input_ids") is not None else arguments.get("inputs_embeds")
     if mask is None and tokens is not None:
         lengths = torch.full((len(tokens),), tokens.shape[1], device=tokens.device)
         return _of_lengths(temperature, lengths, constants)[:, None]
     if not isinstance(mask, Tensor) or mask.ndim != 2:
-        raise TemperatureError("a temperature by length needs a mask (texts, tokens) to tell how long each text is")
+        raise TemperatureError("a temperature by length needs a mask (texts, tokens), which gives the length of each text")
     return _of_lengths(temperature, (mask != 0).sum(-1), constants)[:, None]
 
 

@@ -151,13 +151,13 @@ _NEEDED = {
     "longformer": "its global attention has a second query, and its window attention computes its own scores",
     "big_bird": "its block-sparse attention computes its own scores",
     "funnel": "it pools the sequence between layers and adds its own relative scores",
-    "nystromformer": "its attention is an approximation without one softmax over all tokens, so no logit is there to divide",
+    "nystromformer": "its attention is an approximation without one softmax over all tokens, so there is no logit to divide",
     "convbert": "half of its heads are convolutions that mix tokens without any softmax",
-    "xlm": "its own attention code must first be covered by the table of places and proven",
+    "xlm": "its attention code is not yet in the table of families and not verified",
     "gemma2": "it caps its attention logits, so that dividing the query is not dividing the logit",
     "gemma3": "the image tower has its own attention; load the text model alone (model type gemma3_text)",
 }
-"""What other well-known families would need to be supported; a part of the error message."""
+"""Why other well-known families are not supported; a part of the error message."""
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,7 @@ class Places:
 
 
 def base_model(model: Any) -> nn.Module:
-    """The transformer without heads inside `model`: a transformers model with or without a head, compiled or not, a
-    SentenceTransformer or an Encoder.
-    """
+    """The transformer without its head, from a transformers model, a compiled one, a SentenceTransformer or an Encoder."""
     from transformers import PreTrainedModel
 
     inner = getattr(model, "_orig_mod", model)  # torch.compile's wrapper
@@ -203,7 +201,7 @@ def family_of(base: nn.Module) -> str:
 
 
 def supported(family: str) -> Architecture:
-    """The table row of a family; the error for any other family says what it would need."""
+    """The table row of a family; the error for another family names what its support would need."""
     if family not in ARCHITECTURES:
         needed = f": {_NEEDED[family]}" if family in _NEEDED else ""
         raise UnsupportedArchitecture(
@@ -222,7 +220,7 @@ def places(model: Any) -> list[Places]:
         raise UnsupportedArchitecture(f"this {family} is configured as a decoder; only the encoder is supported")
     if hasattr(base, "decoder"):
         raise UnsupportedArchitecture(
-            f"this {family} has a decoder, whose attention would stay as it is; load the encoder alone (e.g. T5EncoderModel)"
+            f"this {family} has a decoder, whose attention would not change; load only the encoder (e.g. T5EncoderModel)"
         )
     if getattr(config, "attn_logit_softcapping", None) is not None:
         raise UnsupportedArchitecture(
@@ -237,12 +235,10 @@ def places(model: Any) -> list[Places]:
     return layers
 
 
-def use_kernel(base: Any, found: list[Places], kernel: str) -> None:
-    """Switch the attention kernel, such as «eager» or «sdpa», also in a model that copies its configuration (umt5 in
-    transformers 5.17).
-    """
+def use_kernel(base: Any, layers: list[Places], kernel: str) -> None:
+    """Switch the attention kernel, such as «eager», also in a model that copies its configuration (umt5)."""
     base.set_attn_implementation(kernel)
-    for place in found:
+    for place in layers:
         config: Any = getattr(place.attention, "config", None)
         if config is not None:
             config._attn_implementation = kernel
@@ -269,19 +265,12 @@ def _places(base: nn.Module, layer: nn.Module, architecture: Architecture) -> Pl
     table = None
     if architecture.bias:
         owner = base if architecture.bias == "argument" else attention
-        # In T5 only the first layer has the table, which all layers share.
-        table = owner.get_submodule(architecture.bias_table) if _has(owner, architecture.bias_table) else None
-        if table is None and architecture.bias != "returned":
-            raise AttributeError(f"there is no {architecture.bias_table}")
+        try:
+            table = owner.get_submodule(architecture.bias_table)
+        except AttributeError:  # In T5 only the first layer has the table, which all layers share.
+            if architecture.bias != "returned":
+                raise AttributeError(f"there is no {architecture.bias_table}") from None
     config: Any = base.config
     heads = int(getattr(config, "num_attention_heads", None) or config.num_heads)
     assert table is None or isinstance(table, nn.Embedding)
     return Places(layer, attention, query, table, heads)
-
-
-def _has(owner: nn.Module, path: str) -> bool:
-    try:
-        owner.get_submodule(path)
-    except AttributeError:
-        return False
-    return True

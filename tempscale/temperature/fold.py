@@ -1,4 +1,4 @@
-"""Fold a temperature into the weights, once: the result is a plain checkpoint for any server.
+"""Fold a temperature into the weights: the result is a plain checkpoint for any server.
 
 The query projection (or the norm after it) and the table of the position bias are divided by τ, which divides the logits by
 τ (S1, arXiv 2410.24200, eq. 6). `families` lists where they are.
@@ -53,14 +53,15 @@ def fold(model: Model, temperature: Temperature | float | str | Mapping[str, Any
             if id(place.query) not in divided_ids:
                 _fold_query(base, place, temperature.of_layer(layer))
             table = place.bias_table
-            if table is not None and id(table) not in divided_ids:
-                _divide(table.weight, temperature.of_layer(layer))
+            if table is not None and id(table) not in divided_ids:  # (buckets, heads), each head by its τ.
+                divisor = torch.tensor(temperature.of_layer(layer), dtype=torch.float64, device=table.weight.device)
+                table.weight.copy_(table.weight.double() / divisor)
             divided_ids |= {id(place.query), id(table)}
     return model
 
 
-def check_foldable(base: nn.Module, temperature: Temperature, found: list[Places]) -> None:
-    """Raise a TemperatureError unless the weights of `base` can express the temperature; the message names another way."""
+def check_foldable(base: nn.Module, temperature: Temperature, layers: list[Places]) -> None:
+    """Raise a TemperatureError unless the weights of `base` can express the temperature."""
     family = family_of(base)
     architecture = supported(family)
     if temperature.by_text:
@@ -75,11 +76,11 @@ def check_foldable(base: nn.Module, temperature: Temperature, found: list[Places
         )
     if temperature.per_head and architecture.layout in ("token_head", "head_token"):
         raise TemperatureError(
-            f"one q_norm serves all heads of a layer of {family}, so weights cannot hold a temperature for each head; "
+            f"one q_norm serves all heads of a layer of {family}, so weights cannot express a temperature for each head; "
             "fold one for each layer, or attach it at run time"
         )
     if len(set(temperature.layers)) > 1:
-        if len({id(place.query) for place in found}) < len(found):
+        if len({id(place.query) for place in layers}) < len(layers):
             raise TemperatureError(
                 f"the layers of this {family} share their weights, so they share one temperature; fold a constant"
             )
@@ -87,7 +88,7 @@ def check_foldable(base: nn.Module, temperature: Temperature, found: list[Places
             raise TemperatureError(
                 f"the layers of {family} share one position bias, so they share one temperature; fold a constant"
             )
-    for number, place in enumerate(found):
+    for number, place in enumerate(layers):
         for module in (place.query, place.bias_table):
             if module is not None:
                 _check_plain(number, module)
@@ -119,8 +120,3 @@ def _fold_query(base: nn.Module, place: Places, tau: float | tuple[float, ...]) 
     query.weight[:rows] = (query.weight[:rows].double().T / divisor).T
     if query.bias is not None:
         query.bias[:rows] = query.bias[:rows].double() / divisor
-
-
-def _divide(table: Tensor, tau: float | tuple[float, ...]) -> None:
-    """Divide a table (buckets, heads) by τ, each head by its own τ."""
-    table.copy_(table.double() / torch.tensor(tau, dtype=torch.float64, device=table.device))

@@ -1,4 +1,4 @@
-"""Read a τ, a number of tokens and a table of steps; a bad value is refused in one sentence. This file imports no torch."""
+"""Read a τ, a number of tokens and a table of steps, or raise an error of one sentence. This file imports no torch."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ def edge_tokens(edge: Any) -> int:
 
 
 def joined(rows: Sequence[Any]) -> dict[int, float]:
-    """The start of each step and its τ, from rows {from, to, tau} in any order; the steps must follow one another, and the
-    last row has no `to`. The τ is not checked here.
-    """
+    """The start of each step and its τ, not yet checked, from rows {from, to, tau} in any order that leave no gap."""
     for row in rows:
         if not isinstance(row, Mapping) or not {"from", "tau"} <= set(row) <= {"from", "to", "tau"}:
             raise TemperatureError(f"by_length row {row!r} must be {{from = 0, to = 256, tau = 1.0}}; the last has no `to`")
@@ -73,9 +71,7 @@ def is_list(value: Any) -> bool:
 
 
 def plain_data(text: str) -> dict[str, Any]:
-    """The plain data that `Temperature.of` reads, from a canonical text such as "by_length(0: 1.0, 256: 0.8)" or the text of
-    a number; its numbers are not checked here.
-    """
+    """The plain data that `Temperature.of` reads and checks, from a number or "by_length(0: 1.0, 256: 0.8)" as text."""
     name, bracket, inside = text.strip().partition("(")
     try:
         if not bracket:
@@ -107,9 +103,7 @@ def plain_data(text: str) -> dict[str, Any]:
 
 
 def folder_name(canonical: str) -> str:
-    """A canonical text as a folder name of at most 80 characters from a-z, 0-9, «_», «.» and «-»; longer ones end in a
-    digest.
-    """
+    """A canonical text as a folder name of at most 80 characters from a-z, 0-9, «_», «.» and «-»."""
     plain = re.sub(r"[^a-z0-9_.]+", "-", canonical).strip("-")
     # Folder names are limited to 255 bytes, so long schedules are distinguished by a digest.
     return plain if len(plain) <= 80 else f"{plain[:60]}-{hashlib.sha256(canonical.encode()).hexdigest()[:12]}"

@@ -1,7 +1,4 @@
-"""A temperature beside a checkpoint: schedules by length or by role, which no weights can express.
-
-The checkpoint itself is the model as it is; one more file says which temperature belongs to it, and `load` attaches it.
-"""
+"""Save a temperature in a file next to an unchanged checkpoint; this also serves schedules that weights cannot express."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ FILE = "tempscale.json"
 def save(model: SentenceTransformer, folder: str | Path) -> None:
     """Write a model with its attached temperature, for `load`.
 
-    The weights are those without the temperature, so that a program that does not know the file loads the base model.
+    The weights stay without the temperature: a program that does not know its file loads the original model.
 
     Args:
         model: a SentenceTransformer of a supported family, with a temperature attached or without one.
-        folder: where to write, by `SentenceTransformer.save_pretrained`; made if it is not there.
+        folder: the folder for `SentenceTransformer.save_pretrained`, created if it is missing.
 
     Raises:
         UnsupportedArchitecture: the model's family is not supported.
@@ -40,7 +37,7 @@ def save(model: SentenceTransformer, folder: str | Path) -> None:
 
 
 def load(name: str | Path, **options: Any) -> SentenceTransformer:
-    """A SentenceTransformer with the temperature that its folder names attached; without one it is the model as it is.
+    """Load a SentenceTransformer and attach the temperature that its folder names, if it names one.
 
     Weights are read from safetensors only, and no code of the checkpoint runs.
 
@@ -53,7 +50,7 @@ def load(name: str | Path, **options: Any) -> SentenceTransformer:
 
     Raises:
         ModelError: there is no safetensors model, or its temperature cannot be read.
-        TemperatureError: the temperature is of another number of layers or heads than the model's.
+        TemperatureError: the temperature has another number of layers or heads than the model.
         UnsupportedArchitecture: the model's family is not supported.
         ImportError: sentence-transformers is not installed.
     """
@@ -75,11 +72,7 @@ def load(name: str | Path, **options: Any) -> SentenceTransformer:
 
 
 def read(folder: Path) -> Temperature:
-    """The temperature that a checkpoint's folder names; 1 where it names none.
-
-    Raises:
-        ModelError: the file is no temperature.
-    """
+    """The temperature that a checkpoint's folder names; 1 where it names none."""
     file = folder / FILE
     if not file.is_file():
         return Temperature(1.0)
@@ -87,11 +80,11 @@ def read(folder: Path) -> Temperature:
     try:
         return Temperature.of(content["temperature"])
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{file} holds no temperature: {error}; write it with tempscale.save") from None
+        raise ModelError(f"{file} has no temperature: {error}; write it with tempscale.save") from None
 
 
 def write(temperature: Temperature, folder: Path) -> None:
-    """Write the file of a temperature into a checkpoint's folder, in place of another; none for τ = 1."""
+    """Write or replace the temperature's file in a checkpoint's folder; remove it for τ = 1."""
     file = folder / FILE
     if temperature.is_identity:
         file.unlink(missing_ok=True)

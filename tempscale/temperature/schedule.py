@@ -154,7 +154,7 @@ class Temperature:
 
         Args:
             query: the temperature of texts that search: any value that `of` reads, except another by_role.
-            document: the temperature of texts that are searched, likewise.
+            document: the temperature of texts that are searched: the same kinds of value.
 
         Returns:
             A schedule by role; if both are equal, that temperature itself.

@@ -27,7 +27,7 @@ class VerificationError(RuntimeError):
 
 
 def verify(model: Any) -> None:
-    """Raise unless, in every layer and given the same input, A_τ ∝ A_1^{1/τ} row by row (S1 eq. 6).
+    """Raise unless A_τ ∝ A_1^{1/τ}, row by row, in every layer for the same input (S1 eq. 6).
 
         log A_τ − mean(log A_τ) = (log A_1 − mean(log A_1)) / τ              each row
 
@@ -116,9 +116,7 @@ def _probe_inputs(base: nn.Module, temperature: Temperature) -> dict[str, Tensor
 
 @contextmanager
 def _recorded(layers: list[Places], others: list[dict[str, Any]] | None = None) -> Iterator[list[dict[str, Any]]]:
-    """Record the arguments of each layer's attention, before the temperature changes them, and its output. With `others`,
-    each attention gets the hidden states of that recording, so that both recordings have identical input.
-    """
+    """Record each attention's arguments before the temperature changes them, and its output; `others` gives its input."""
     calls: list[dict[str, Any]] = []
 
     def before_forward(module: nn.Module, args: Any, kwargs: Any) -> Any:
@@ -144,22 +142,21 @@ def _recorded(layers: list[Places], others: list[dict[str, Any]] | None = None) 
 
 
 def _check_power(layer: int, sharpened: Tensor, untouched: Tensor, tau: Tensor, tolerance: float) -> None:
-    """Raise unless the rows of `sharpened` are those of `untouched` to the power 1/τ, renormalised. The power is fitted over
-    all entries, where rounding averages out; then every entry is compared.
-    """
+    """Raise unless the rows of `sharpened` are those of `untouched` to the power 1/τ, renormalised."""
     visible = (untouched > 1e-6) & (sharpened > 1e-6)
     # Rounding a probability changes its logarithm by about one ulp, so logits that are not larger prove nothing.
     noise = 8 * torch.finfo(untouched.dtype).eps
     measured, logits = _centred_log(sharpened, visible) * tau, _centred_log(untouched, visible)
     if not logits.abs().max() > 2 * noise:
-        raise VerificationError(f"layer {layer}: attention logits are too even to tell whether the temperature is applied")
+        raise VerificationError(f"layer {layer}: attention logits are too uniform to show the effect of the temperature")
+    # The power is fitted over all entries, where rounding averages out; then every entry is compared.
     power = float((measured * logits).sum() / logits.square().sum())
     error = (measured - logits).abs().max()
     if not (abs(power - 1) <= tolerance / 8 and error <= tolerance * logits.abs().max() + noise * tau.max()):
         taus = f"{float(tau.min()):g}" + (f"…{float(tau.max()):g}" if tau.min() < tau.max() else "")
         raise VerificationError(
             f"layer {layer}: log A_τ differs from (log A_1)/τ, τ = {taus}, by {float(error):.2g} "
-            f"({power:.4g} of the change that was asked for); the temperature is not applied as it should be"
+            f"({power:.4g} of the required change); the temperature is not applied correctly"
         )
 
 

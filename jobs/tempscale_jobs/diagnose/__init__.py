@@ -1,1 +1,1 @@
-"""`tempscale diagnose`: why a model's embeddings collapse, layer by layer."""
+"""`tempscale diagnose`: the causes of collapse in a model, layer by layer."""

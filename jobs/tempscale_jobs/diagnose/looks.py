@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 _COPIES = 4
-"""Arrays of one layer's attention in memory at once: logits before and after the mask, weights, and derived values."""
+"""Arrays of one layer's attention in memory: logits before and after the mask, weights, and derived values."""
 
 _CONCENTRATION = ("spread", "within_cosine", "norm_variation")
 """The figures of `layers.contraction.concentration`, which are columns."""
@@ -42,7 +42,7 @@ Seen = TypeVar("Seen")
 
 @dataclass(frozen=True)
 class Read:
-    """A source that has been read, and what works on it."""
+    """A source that has been read, and the run and cluster."""
 
     config: DiagnoseConfig
     run: Run
@@ -62,15 +62,15 @@ def check_memory(model: Model, longest: int, workers: int) -> None:
     if needed > memory:
         raise UsageError(
             f"model {model.label}: the attention of a text of {longest:,} tokens takes about {needed / 1e9:,.0f} GB and "
-            f"this machine has {memory / 1e9:,.0f}; look at shorter ones with --max-length"
+            f"this machine has {memory / 1e9:,.0f}; cut texts with --max-length"
         )
 
 
 def look(read: Read, crew: Crew, every: list[Piece], stage: Stage) -> None:
-    """Write the missing pieces of texts: the layers, heads and embeddings of each text at each temperature."""
+    """Write the layers, heads and embeddings of the missing pieces of texts, under each temperature."""
     left = missing(read.run.storage, every)
     stage.advance(sum(piece.size for piece in every) - sum(piece.size for piece in left))
-    # The attention of a text is of the square of its length.
+    # The attention of a text grows with the square of its length.
     work = [
         piece._replace(cost=float(sum(len(text) ** 2 for text in piece.arguments[1].column("text").to_pylist())))
         for piece in pieces.with_texts(read.run.storage, read.index, left)
@@ -81,15 +81,11 @@ def look(read: Read, crew: Crew, every: list[Piece], stage: Stage) -> None:
 
 def rejected(run: Run, model: Model) -> int:
     """The number of texts on which the tokenizer or the model failed."""
-    names = run.storage.list(run.place("rejected", model))
-    return sum(run.storage.read_table(name, ["text_id"]).num_rows for name in names)
+    return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 
 def write_layers(worker: actor.ModelActor, number: int, work: pa.Table) -> None:
-    """Write the layers, heads and embeddings of some texts, one part of each kind per temperature.
-
-    A text that fails or has no finite embedding under one temperature is rejected under all of them.
-    """
+    """Write the layers, heads and embeddings of texts that succeed under every temperature, a part of each kind for each."""
     from tempscale.model.batches import NO_MEMORY, out_of_memory
 
     worker.note_processor()
@@ -138,10 +134,7 @@ def _looked(worker: actor.ModelActor, glance: Glance, ids: list[int]) -> tuple[R
 
 
 def fitting(model: Any, look: Callable[[], Seen]) -> Seen:
-    """Look into one text; if the GPU's memory does not hold it, once more with an emptied cache, then on the CPU.
-
-    The attention of a long text takes far more memory than its embedding, and one text cannot be halved.
-    """
+    """Observe one text; if the GPU's memory is too small, try again with an empty cache, and then on the CPU."""
     import torch
 
     from tempscale.model.batches import out_of_memory
@@ -163,11 +156,7 @@ def fitting(model: Any, look: Callable[[], Seen]) -> Seen:
 
 
 def mean_words(table: Any, ids: list[list[int]], around: set[int]) -> np.ndarray:
-    """The unit-norm mean of each text's word embeddings, before any layer (texts, d).
-
-    Without the special tokens around it, which all texts share: they would make short texts alike. A text of nothing else
-    has those.
-    """
+    """Unit means (texts, d) of word embeddings before any layer, without special tokens, which would make texts similar."""
     means = np.empty((len(ids), table.shape[1]), dtype=np.float32)
     for k, tokens in enumerate(ids):
         mean = table[[token for token in tokens if token not in around] or tokens].float().mean(0)
@@ -176,14 +165,14 @@ def mean_words(table: Any, ids: list[list[int]], around: set[int]) -> np.ndarray
 
 
 def _concentration(tokens: Any) -> dict[str, float | None]:
-    """How alike the tokens of one text are."""
+    """The similarity of one text's tokens."""
     from tempscale.layers.contraction import concentration
 
     return {name: finite(float(value)) for name, value in concentration(tokens)._asdict().items()}
 
 
 class Glance:
-    """Measures every layer and head on one text; the norms of the weights are computed once per layer."""
+    """Measure every layer and head on one text; the norms of a layer's weights are computed once."""
 
     def __init__(self) -> None:
         self._norms: dict[int, tuple[Any, Any]] = {}
@@ -218,7 +207,7 @@ class Glance:
             "sigma_a": spectrum.sigma_a, "sigma_s": spectrum.sigma_s, "tau_s": 1 / spectrum.sigma_s,
             "sigma_a_bound": spectrum.sigma_a_bound, "lambda": lambdas, "thm2_ratio": spectrum.theorem_2_ratio,
         }  # fmt: skip
-        # One transfer for all values: each separate one would wait for the GPU.
+        # One transfer for all values: each transfer waits for the GPU.
         by_head = torch.stack([values.double() for values in columns.values()], 1).tolist()
         row_values = torch.stack([value.double() for value in row.values()]).tolist()
         heads = [
@@ -226,7 +215,7 @@ class Glance:
             for head, values in enumerate(by_head)
         ]
         layers = [{"layer": layer.number} | dict(zip(row, map(finite, row_values), strict=True))]
-        if layer.number == 0:  # Its input is the output of the embedding layer, with which S2's Fig 11–16 begin.
+        if layer.number == 0:  # Its input is the output of the embedding layer, the start of S2's Fig 11–16.
             figures = _concentration(layer.h)
             layers.insert(0, dict.fromkeys(row) | {"layer": -1} | {k: figures[k] for k in row if k in figures})
         return layers, heads

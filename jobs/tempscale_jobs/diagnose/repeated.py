@@ -1,4 +1,4 @@
-"""Texts of one repeated token: two of them share only special tokens, and come closer as they grow (S1 App. E.4)."""
+"""Texts of one repeated token: two of them share only special tokens, and are more similar the longer they are (S1 E.4)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHORTEST, LONGEST = 8, 512
 
 
 class Repeated(NamedTuple):
-    """Pairs of texts of one repeated token."""
+    """The settings of pairs of texts of one repeated token."""
 
     tokens: int
     pairs: int
@@ -27,7 +27,7 @@ class Repeated(NamedTuple):
 
 
 def embed_repeated(read: Read, crew: Crew, model: Model) -> int:
-    """Embed pairs of repeated tokens at 8, 16, … 512 tokens under every temperature; returns how many lengths."""
+    """Embed pairs of repeated tokens at 8, 16, … 512 tokens under every temperature; return the number of lengths."""
     run, pairs, lengths = read.run, read.config.diagnosis.repeated_pairs, lengths_up_to(model.max_length)
     if not pairs or not lengths:
         return 0
@@ -87,7 +87,7 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 def ordinary(tokenizer: Any, count: int, seed: int) -> list[int]:
     """Ids of at most `count` ordinary tokens: the words of the vocabulary with the smallest keyed hashes."""
     vocabulary = tokenizer.vocabulary()
-    # Where a vocabulary marks the beginning of words, tokens without the mark are parts of words.
+    # If a vocabulary marks the beginning of words, tokens without the mark are parts of words.
     marked = [token for token in vocabulary if token[0:1] in tuple(_BEGINNINGS)]
     words = {token: vocabulary[token] for token in (marked or vocabulary) if token.lstrip(_BEGINNINGS).isalpha()}
     return [words[token] for token in sorted(words, key=lambda token: (keyed_hash(token, seed), token))[:count]]

@@ -1,6 +1,6 @@
-"""Choose the texts to look into: evenly from the length intervals, or whole documents with all their versions.
+"""Choose the texts to observe: evenly from the length intervals, or whole documents with all their versions.
 
-Lengths stay in storage, and tasks read them: of the texts of an interval only as many are held as the sample may have.
+Tasks read the lengths from storage, so that no process has more texts of an interval in memory than the sample may have.
 """
 
 from __future__ import annotations
@@ -31,27 +31,24 @@ Tokens = tuple[int, ...]
 
 
 class Candidates(NamedTuple):
-    """What some shards have for a sample, by interval."""
+    """The candidates of some shards for a sample, by interval."""
 
     texts: np.ndarray
-    """How many texts each interval has."""
+    """The number of texts of each interval."""
     least: list[dict[str, Tokens]]
-    """Those of smallest keyed hash, as many as a sample may have."""
+    """The texts of smallest keyed hash, as many as a sample may have."""
 
 
 class Sample(NamedTuple):
-    """The texts to look into, which are the same for every model."""
+    """The texts to observe, the same for every model."""
 
     ids: list[str]
     longest: list[int]
-    """The tokens of the longest of them, for each model."""
+    """The length of the longest text, for each model."""
 
 
 def write_lengths(read: Read, model: Model, stage: Stage) -> int:
-    """Write the length in tokens of every text, as the model sees it; return how many have one.
-
-    Texts that do not tokenise are rejected.
-    """
+    """Write the length in tokens of every text that the model can tokenise, and reject the others; count the former."""
     storage, index, names = read.run.storage, read.index, _names(read, model)
     left = missing(
         storage,
@@ -85,7 +82,7 @@ def write_shard(storage: Storage, shard: str, model: Model, number: int) -> None
 
 
 def choose(read: Read, document_of: Mapping[str, str]) -> Sample:
-    """The texts to look into; `document_of` is the document of each text where whole documents are looked into."""
+    """The texts to observe; `document_of` is the document of each text if whole documents are observed."""
     settings, seed = read.config.diagnosis, read.config.seed
     if settings.versions_of is not None:
         lengths = _lengths(read.run.storage, [_names(read, model) for model in read.run.models])
@@ -99,7 +96,7 @@ def choose(read: Read, document_of: Mapping[str, str]) -> Sample:
 
 
 def evenly(settings: Diagnosis, seed: int, candidates: Iterable[Candidates]) -> dict[str, Tokens]:
-    """The lengths of texts that are chosen evenly from the intervals, by id; some shards' candidates come at a time."""
+    """The lengths, by id, of texts that are chosen evenly from the intervals."""
     texts, least = np.zeros(len(settings.intervals), np.int64), [dict[str, Tokens]() for _ in settings.intervals]
     for found in candidates:
         texts += found.texts
@@ -115,7 +112,7 @@ def _sample(ids: list[str], lengths: Mapping[str, Tokens]) -> Sample:
 
 
 def _groups(read: Read) -> list[Piece]:
-    """Some shards of every model's lengths each."""
+    """Pieces of consecutive shards of every model's lengths."""
     by_model, config = [_names(read, model) for model in read.run.models], read.config
     groups = [slice(k, k + _SHARDS_OF_A_TASK) for k in range(0, len(read.index.shards), _SHARDS_OF_A_TASK)]
     work = [(read.run.storage, [names[group] for names in by_model], config.diagnosis, config.seed) for group in groups]
@@ -123,7 +120,7 @@ def _groups(read: Read) -> list[Piece]:
 
 
 def candidates_of(storage: Storage, names: Sequence[Sequence[str]], settings: Diagnosis, seed: int) -> Candidates:
-    """The candidates of some shards. `names` are the files of each model; the first model's lengths decide the interval."""
+    """The candidates from the files of each model (`names`); the first model's lengths decide the interval."""
     lengths, edges = _lengths(storage, names), settings.intervals
     ids = np.array([*lengths], dtype=object)
     interval = interval_of(np.array([tokens[0] for tokens in lengths.values()], dtype=np.int64), edges)
@@ -133,10 +130,7 @@ def candidates_of(storage: Storage, names: Sequence[Sequence[str]], settings: Di
 
 
 def _lengths(storage: Storage, names: Sequence[Sequence[str]]) -> dict[str, Tokens]:
-    """The lengths of the texts that have at least two tokens for every model.
-
-    HC and σ_a compare a text's tokens with one another.
-    """
+    """The lengths of the texts that have at least two tokens for every model, which HC and σ_a need."""
     by_model = list[dict[str, int]]()
     for files in names:
         by_model.append({})
@@ -152,7 +146,7 @@ def even_sizes(available: list[int], wanted: int) -> list[int]:
     for done, k in enumerate(sorted(range(len(available)), key=lambda k: (available[k], k))):
         sizes[k] = min(available[k], left // (len(available) - done))
         left -= sizes[k]
-    # The remainder of the division goes to the longest intervals that have more texts.
+    # The remainder goes to the longest intervals that have more texts.
     for k in reversed(range(len(available))):
         more = min(left, available[k] - sizes[k])
         sizes[k], left = sizes[k] + more, left - more

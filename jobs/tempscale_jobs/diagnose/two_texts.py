@@ -1,4 +1,4 @@
-"""Two texts token by token (S2 Fig 1, bottom): the user's pair, or the most collapsed among the most similar pairs."""
+"""Two texts, token by token (S2 Fig 1, bottom): the user's pair, or the most collapsed of the most similar pairs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_named(run: Run, pair: tuple[str, str] | None, index: Index) -> None:
 
 
 def look(read: Read, crew: Crew, model: Model) -> tuple[str, str] | None:
-    """Write the tokens of one pair in the plane, under every temperature; returns the pair's ids, or None without a pair."""
+    """Write the tokens of one pair in the plane, under every temperature; return the pair's ids, or None without a pair."""
     run, named = read.run, read.config.diagnosis.pair
     parts = [run.part(PAIR_PARTS, model, t, 0) for t in run.temperatures]
     if not all(map(run.storage.exists, parts)):
@@ -42,7 +42,7 @@ def look(read: Read, crew: Crew, model: Model) -> tuple[str, str] | None:
             return None
         texts = shards.texts_of(run.storage, read.index, {i for pair in pairs for i in pair})
         rows = [{"a": a, "b": b, "text_a": texts[a], "text_b": texts[b]} for a, b in pairs]
-        # Copies of one text are no finding; they are used only where all pairs are copies.
+        # Pairs of equal texts are used only if all pairs are equal.
         rows = [row for row in rows if row["text_a"] != row["text_b"]] or rows
         keep = pa.array([read.config.keep_text] * len(rows))
         for _ in crew.run(write_pair, [Piece(0, (0, pa.Table.from_pylist(rows).append_column("keep", keep)), "pair")]):
@@ -64,13 +64,13 @@ def _candidates(run: Run, model: Model) -> list[tuple[str, str]]:
     return [tuple(sorted((ids[rows[k]], ids[columns[k]]))) for k in best]
 
 
-def write_pair(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[str, Any]:
-    """Choose the pair of largest SOCM under the first temperature and write its tokens' places, one part per temperature."""
+def write_pair(worker: actor.ModelActor, number: int, work: pa.Table) -> None:
+    """Choose the pair of largest SOCM under the first temperature; write its tokens' coordinates, a part a temperature."""
     import torch
 
     from tempscale.second_order.socm import socm, socm_pairs
 
-    texts = {row[f"{side}"]: row[f"text_{side}"] for row in work.to_pylist() for side in "ab"}
+    texts = {row[side]: row[f"text_{side}"] for row in work.to_pylist() for side in "ab"}
     ids = list(texts)
     worker.note_processor()
     tokens = worker.encoder.tokenizer([texts[i] for i in ids], isolate=True)
@@ -103,14 +103,10 @@ def write_pair(worker: actor.ModelActor, number: int, work: pa.Table) -> dict[st
         columns = {"d_mu": float(figures.d_mu), "d_sigma": float(figures.d_sigma), "socm": float(figures.socm)}
         name = worker.part(PAIR_PARTS, temperature, number)
         worker.storage.write_table(name, PAIR_PART.build_rows([row | columns for row in rows]))
-    return {"number": number, "texts": 2}
 
 
 def plane(first: Any, second: Any) -> list[np.ndarray]:
-    """The places of both texts' tokens (tokens + 1, 2), each text's mean last, on the first two axes of their joint PCA.
-
-    The PCA is not centred, because pooling keeps the means: they must not move to the origin.
-    """
+    """Coordinates (tokens + 1, 2) of both texts' tokens, each mean last, on two axes of a joint PCA that is not centred."""
     import torch
 
     together = torch.cat([first, second])

@@ -19,10 +19,7 @@ _FOUND = "partials/versions.parquet"
 
 
 def documents(run: Run, corpus: Corpus, column: str | None, out: str, index: Index) -> dict[str, str]:
-    """The document of each text, by the text's id, as `column` names it; empty without a column.
-
-    The first call reads the source once more.
-    """
+    """The document of each text, by its id, from `column` of the source; empty without a column."""
     if column is None:
         return {}
     if not run.storage.exists(_FOUND):
@@ -36,7 +33,7 @@ def documents(run: Run, corpus: Corpus, column: str | None, out: str, index: Ind
 
 
 def check_column(corpus: Corpus, column: str | None, out: str) -> None:
-    """Raise if versions are configured and the source's first row has no such column."""
+    """Raise if versions are configured and the first row of the source has no such column."""
     if column is not None:
         next(sources.rows_with(corpus, {column: _OPTION}, out), None)
 
@@ -53,7 +50,7 @@ def _documents(corpus: Corpus, column: str, out: str, read: set[str]) -> dict[st
 
 
 def _versions(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> dict[str, list[tuple[int, str]]]:
-    """(tokens, id) of each document's versions, ascending, by document; documents with one length only are left out."""
+    """(tokens, id) of each document's versions, ascending, by document, without documents of a single length."""
     groups: dict[str, list[tuple[int, str]]] = {}
     for text_id, tokens in lengths.items():
         if text_id in document_of:
@@ -63,7 +60,7 @@ def _versions(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> dic
 
 
 def _document(value: Any, column: str) -> str:
-    """The document that a value names, or an empty string; raises unless the value is a string or a whole number."""
+    """The document that a value names, or an empty string; raise unless the value is a string or a whole number."""
     document, problem = rows.named_document(value)
     if problem is not None:
         raise UsageError(f"column '{column}' ({_OPTION}): {problem.replace('the document', 'a value')}")
@@ -71,11 +68,7 @@ def _document(value: Any, column: str) -> str:
 
 
 def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: int, seed: int, column: str) -> list[str]:
-    """Ids of all versions of whole documents, at most `wanted` texts, the documents in order of their keyed hashes.
-
-    Raises:
-        UsageError: no document has two versions of different length, or none has at most `wanted` versions.
-    """
+    """Ids of all versions of whole documents, at most `wanted` texts, the documents in order of their keyed hashes."""
     versions = {name: [text_id for _, text_id in pairs] for name, pairs in _versions(document_of, lengths).items()}
     if not versions:
         raise UsageError(
@@ -86,14 +79,14 @@ def sample(document_of: Mapping[str, str], lengths: Mapping[str, int], wanted: i
     fitting = {name: ids for name, ids in versions.items() if len(ids) <= wanted}
     if not fitting:
         least = min(map(len, versions.values()))
-        raise UsageError(f"the document of fewest versions has {least} of them: look into at least as many with --texts")
+        raise UsageError(f"the document with the fewest versions has {least}: allow at least as many texts with --texts")
     for name in sorted(fitting, key=lambda name: (keyed_hash(name, seed), name)):
         if len(chosen) + len(fitting[name]) > wanted:
-            break  # Taking a smaller document from further on would favour small ones.
+            break  # A later, smaller document would bias the sample towards small documents.
         chosen += fitting[name]
     return sorted(chosen)
 
 
 def shortest_and_longest(document_of: Mapping[str, str], lengths: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The shortest and the longest version of each document, by document; documents with one length only are left out."""
+    """The shortest and the longest version of each document, by document, without documents of a single length."""
     return [(versions[0][1], versions[-1][1]) for versions in _versions(document_of, lengths).values()]

@@ -1,1 +1,1 @@
-"""What commands are made of: the steps over texts, and the steps over pairs of texts."""
+"""The steps of commands: over texts, and over pairs of texts."""

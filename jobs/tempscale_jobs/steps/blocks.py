@@ -1,4 +1,4 @@
-"""Durable blocks of texts in canonical order, and what a tile task reads and writes."""
+"""Durable blocks of texts in canonical order, and the input and output of tile tasks."""
 
 from __future__ import annotations
 
@@ -26,28 +26,26 @@ from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import results
 
 GATHERED_BYTES = 256 << 20
-"""Bytes of embeddings that a task gathers into blocks, about."""
+"""About the bytes of embeddings that a task gathers into blocks."""
 _RESULTS = 64
-"""Results of tasks that the process that starts a run merges, at most."""
+"""The most results of tasks that the driver merges."""
 _computing = threading.Lock()
-"""An actor with a GPU has two panels at once: the results of one are written while the other is compared."""
+"""An actor with a GPU has two panels: it writes the results of one while it compares the other."""
 _KEPT_BYTES = 32 << 20
-"""Size of the embeddings of the blocks that a process keeps, where they are more than two: tiles share their blocks."""
+"""The most bytes of blocks that a process caches, if they are more than two: tiles share their blocks."""
 
 HELD_BYTES = 3 << 30
-"""Embeddings of blocks that a process with a GPU holds: all of a corpus of one and a half million texts of 384 dimensions;
-of a larger one, a panel and half of another.
-"""
+"""Bytes of blocks that a process with a GPU caches: 1.5 million texts of 384 dimensions, or a panel and half of another."""
 _READERS = 6
-"""Threads that read blocks for a GPU: object storage gives each of them a part of what it can give."""
+"""Threads that read blocks for a GPU: object storage limits the rate of each connection."""
 
 COSINE = "partials/cosine"
-"""The folder of a grid, and of what is computed on it."""
+"""The folder of a grid and of its results."""
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """Folder and settings of one grid of blocks; small, because it is sent to every task."""
+    """Folder and settings of one grid of blocks; it is small, because every task receives it."""
 
     storage: Storage
     place: str
@@ -56,20 +54,20 @@ class Tiling:
     duplicate: float
     listed: int
     count: int
-    """How many blocks there are,"""
+    """The number of blocks."""
     together: int = 1
-    """and how many of them are a panel."""
+    """Blocks of a panel."""
     precision: Precision = "float32"
     run: str = ""
-    """What distinguishes this run from an earlier one in the same folder, whose blocks a process may have read."""
+    """It distinguishes this run from an earlier one in the same folder, whose blocks a process may have cached."""
     gathered: int = 0
-    """Texts that a task gathers into blocks, about."""
+    """About the number of texts that a task gathers into blocks."""
     labelled: bool = True
-    """Whether texts have labels: where some pairs are compared."""
+    """Whether texts have labels, which only compared pairs need."""
 
     @property
     def panels(self) -> int:
-        """How many panels there are."""
+        """The number of panels."""
         return -(-self.count // self.together)
 
     def panel(self, number: int) -> range:
@@ -81,22 +79,22 @@ class Tiling:
         return f"{self.place}/blocks/block-{number:08d}.parquet"
 
     def cells(self, i: int, j: int) -> str:
-        """The name of the aggregates of two finished panels, which are written last."""
+        """The name of the aggregates of two panels, which are written last."""
         return tile(self.place, i, j)
 
     def written(self, i: int, j: int, near: bool) -> list[str]:
-        """The names of all files of two compared panels; without `near`, which are removed once they are merged."""
+        """The names of all files of two compared panels; without `near`, only those that remain after their merge."""
         if not near:
             return [self.cells(i, j)]
         sides = (["rows", "columns"] if i != j else ["rows"]) if self.neighbours else []
         return [self.cells(i, j), self.duplicates(i, j), *(self.near(i, j, side) for side in sides)]
 
     def near(self, i: int, j: int, side: str) -> str:
-        """The name of the neighbours that two panels found for the texts of its `rows` or `columns`."""
+        """The name of the neighbours from two panels, for the texts of the `rows` or `columns`."""
         return tile(f"{self.place}/near", i, j, side)
 
     def found(self, who: str, number: int) -> str:
-        """The name of a part of the nearest texts, merged, of the `corpus` or of `queries`."""
+        """The name of a part of the merged nearest texts of the `corpus` or of `queries`."""
         return numbered(f"{self.place}/near/{who}", number)
 
     def duplicates(self, i: int, j: int) -> str:
@@ -120,7 +118,7 @@ def tiling(scope: Embedded, temperature: Temperature) -> tuple[Tiling, list[tupl
 
 
 def kept_panel_size(storage: Storage, place: str, count: int, on_gpus: bool) -> int:
-    """The blocks of a panel; of a large grid they are kept in its folder, so that a run goes on with them on any machine."""
+    """Blocks of a panel; for a large grid a file keeps the number, so that a run can be resumed on any machine."""
     of_cpus, of_gpus = tiles.panel_size(count), tiles.panel_size(count, tiles.LARGEST_PANEL_OF_GPUS)
     if of_cpus == of_gpus:
         return of_cpus
@@ -131,21 +129,18 @@ def kept_panel_size(storage: Storage, place: str, count: int, on_gpus: bool) -> 
 
 
 class Merging(NamedTuple):
-    """How parts of blocks, or of pairs of panels, are merged."""
+    """The two functions that merge the results of blocks, or of pairs of panels."""
 
     function: Callable[..., Any]
-    """Merges those of a run of items in a task: `function(grid, run, *shared)`."""
+    """Merges those of consecutive items in a task: `function(grid, items, *shared)`."""
     merge: Callable[[Any, Any], Any]
-    """Merges two of its results."""
+    """Merges two results of tasks."""
     name: str
     shared: tuple[Any, ...] = ()
 
 
 def merged(cluster: Cluster, grid: Tiling, items: Sequence[Any], how: Merging) -> Any:
-    """Merge what tasks have merged of runs of blocks or of pairs of panels.
-
-    To the bit as if one after the other, where a task merges its run along the fixed tree, too.
-    """
+    """Merge the results of blocks, or of pairs of panels, in tasks and then here; the same to the bit as `merge_tree`."""
     work = [(grid, items[span.start : span.stop], *how.shared) for span in tiles.runs(len(items), _RESULTS)]
     return merge_tree(results(cluster, how.function, work, how.name), how.merge)
 
@@ -154,8 +149,9 @@ class Gathered(NamedTuple):
     """The texts of consecutive blocks, in canonical order."""
 
     part: np.ndarray
+    """The part of texts/ that has each text."""
     row: np.ndarray
-    """The part of texts/ of each, and the row in it."""
+    """The row in that part."""
     interval: np.ndarray
     label: np.ndarray
 
@@ -163,10 +159,7 @@ class Gathered(NamedTuple):
 def write_blocks(
     tiling: Tiling, names: dict[int, str], first: int, bounds: list[tuple[int, int]], given: Gathered
 ) -> None:  # fmt: skip
-    """Write consecutive blocks, number `first` and on, in one pass over the parts of texts/ that hold their texts.
-
-    `bounds` are [start, stop) in the texts, `names` the parts by number.
-    """
+    """Write consecutive blocks from number `first` on, each of the texts [start, stop), from the parts `names` by number."""
     part, row, interval, labels = given
     gathered: np.ndarray | None = None
     tables, order = list[pa.Table](), list[np.ndarray]()
@@ -185,25 +178,25 @@ def write_blocks(
         vectors = gathered[start:stop]
         columns = {"embedding": parts.row_bytes(vectors), "interval": interval[start:stop], "label": labels[start:stop]}
         columns |= {name: texts.column(name)[start:stop] for name in texts.column_names}
-        # Uncompressed: embeddings hardly shrink, and a block is read once for every tile of its row and column.
+        # Uncompressed: embeddings compress badly, and a block is read for every tile of its row and column.
         tiling.storage.write_table(tiling.block(first + k), parts.blocks(vectors.shape[1]).build(columns), "none")
     del gathered, vectors, matrix, table, columns
-    return_freed()  # Ray keeps the process, for steps of other kinds.
+    return_freed()  # Ray reuses the process for other steps.
 
 
 _held: dict[tuple[str, str, str, Precision], Block] = {}
-"""Blocks that a process with a GPU holds, in the order in which they were read."""
+"""Blocks that a process with a GPU caches, in the order in which they were read."""
 _read: dict[tuple[str, str, str, Precision], Block] = {}
-"""Blocks that this process has read, by folder, run, name and precision; the last used last."""
+"""Blocks that `read_block` caches, by folder, run, name and precision; the last used last."""
 
 
 def kept(size: float) -> int:
-    """How many blocks of this size of embeddings in bytes a process keeps."""
+    """The number of blocks of `size` bytes that a process caches."""
     return max(2, int(_KEPT_BYTES // size))
 
 
 def read_block(tiling: Tiling, number: int, precision: Precision = "float32") -> Block:
-    """A block of texts, rounded to `precision`; the last two are kept, and as many more as are small together."""
+    """A block of texts, rounded to `precision`, from the cache or from storage."""
     key = tiling.storage.root, tiling.run, tiling.block(number), precision
     block = _read.pop(key) if key in _read else _from_storage(tiling, number, precision)
     _read[key] = block
@@ -244,10 +237,7 @@ def compare_panels(tiling: Tiling, i: int, j: int, device: str = "cpu") -> int:
 
 
 def _tiles_of(tiling: Tiling, i: int, j: int) -> Iterator[Tile]:
-    """The super-tiles of two panels, row by row; their blocks are read as they are needed.
-
-    A processor takes a hundred times as long for a tile as it is read in.
-    """
+    """The super-tiles of two panels, row by row, for a CPU: a tile takes a hundred times as long to compute as to read."""
     for a in tiling.panel(i):
         rows = read_block(tiling, a, tiling.precision)
         for b in (b for b in tiling.panel(j) if a <= b):
@@ -255,10 +245,9 @@ def _tiles_of(tiling: Tiling, i: int, j: int) -> Iterator[Tile]:
 
 
 def tiles_read_once(tiling: Tiling, i: int, j: int) -> Iterator[Tile]:
-    """The same for a GPU, which is faster than storage: each block is read once.
+    """The super-tiles of two panels for a GPU, which is faster than storage: each block is read once.
 
-    Those of the second panel stay in memory while the first goes by, and as many others as there is room for, which the
-    next panels may share.
+    The second panel's blocks stay in memory, and as many others as fit, which the next panels may share.
     """
     first, second = tiling.panel(i), tiling.panel(j)
     keys = {
@@ -283,7 +272,7 @@ def tiles_read_once(tiling: Tiling, i: int, j: int) -> Iterator[Tile]:
 
 
 def _make_room(needed: set[tuple[str, str, str, Precision]]) -> None:
-    """Give up blocks that are not needed, the oldest first, until the others have room."""
+    """Remove unneeded blocks from the cache, the oldest first, until the others fit."""
     size = sum(block.embeddings.nbytes for block in _held.values())
     for key in [key for key in _held if key not in needed]:
         if size <= HELD_BYTES:
@@ -292,7 +281,7 @@ def _make_room(needed: set[tuple[str, str, str, Precision]]) -> None:
 
 
 def _read_ahead(tiling: Tiling, numbers: Sequence[int]) -> Iterator[Block]:
-    """Blocks in this order; a few threads read those that come next."""
+    """Blocks in this order; a few threads read ahead."""
     with ThreadPoolExecutor(_READERS) as threads:
         flying = deque[Future[Block]]()
         for number in numbers:
@@ -310,13 +299,13 @@ def near_table(near: Sequence[Nearest]) -> pa.Table:
 
 
 def read_near(tiling: Tiling, i: int, j: int, side: str) -> Nearest:
-    """The neighbours that two panels found for the texts of one."""
+    """The neighbours from two panels for the texts of one of them."""
     table = tiling.storage.read_table(tiling.near(i, j, side))
     return Nearest(parts.matrix(table, "cosine"), parts.matrix(table, "label"))
 
 
 def read_duplicates(tiling: Tiling, i: int, j: int) -> Duplicates:
-    """The near-duplicates that two panels found."""
+    """The near-duplicates of two panels."""
     table = tiling.storage.read_table(tiling.duplicates(i, j))
     first, second = (table.column(name).to_numpy() for name in ("first", "second"))
     return Duplicates(table.column("cosine").to_numpy(), np.stack([first, second], axis=1))

@@ -1,10 +1,10 @@
 """A cache of embeddings by the text's content, so that the next night embeds only new texts. No run depends on it.
 
-    CACHE/KEY/key.json                       what decides an embedding: model, temperature, role, window, precision
+    CACHE/KEY/key.json                       model, temperature, role, window, precision: everything but the text
     CACHE/KEY/bucket-017/NAME.parquet        texts whose content digest begins with the byte 17
 
-A run reads each bucket once (see `lookup`) and only adds files. A file's name follows from its contents, so two runs at the
-same time, or one run twice, write the same files as one run.
+A run reads each bucket once (see `lookup`) and only adds files. A file's name follows from its contents, so several runs, or
+one run twice, write the same files as one run.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ BUCKETS = 256
 KEY = "key.json"
 _FORMAT = 1
 _OF_THE_RUN = ("text_id", "document", "source_row")
-"""Columns of texts/ that a cache does not hold: they are of the text's place in a corpus."""
+"""Columns of texts/ that a cache does not have: they depend on the corpus."""
 _TOLERANCE = 1e-3
-"""How far an embedding's norm may be from 1, and entries of one text from one another: bfloat16 moves them by less."""
+"""The largest distance of an embedding's norm from 1, and between entries of one text: bfloat16 changes them by less."""
 _PARTS_OF_A_TASK = 64
 """Parts that one task adds."""
 
 
 @dataclass(frozen=True)
 class Cache:
-    """The cache of a run, with the settings that an embedding depends on besides text, model and temperature."""
+    """The cache of a run, and the settings that an embedding depends on, except text, model and temperature."""
 
     root: str
     encoding: Encoding
@@ -64,14 +64,14 @@ def key(cache: Cache, cluster: Cluster, model: Model, temperature: Temperature) 
         "device": "gpu" if cluster.gpus else "cpu",
         "versions": {name: ".".join(metadata.version(name).split(".")[:2]) for name in ("torch", "transformers")},
     }  # fmt: skip
-    # Only where they are used, so that no other key changes.
+    # Only if they are used, so that no other key changes.
     if prompt := model.prompt(cache.role):
         values["prompt"] = prompt
     return values | {name: True for name in ("compiled", "packed") if getattr(cache.encoding, name)}
 
 
 def _computed_in(precision: str, gpu: bool) -> str:
-    """A GPU holds its weights in bfloat16, a CPU casts them as it multiplies; version 0.2.0's GPUs cast them too."""
+    """The precision in a key; a GPU rounds its weights to bfloat16, a CPU (and version 0.2.0 on a GPU) casts them."""
     return "bfloat16 weights" if gpu and precision == "bfloat16" else precision
 
 
@@ -86,16 +86,16 @@ def bucket(content_sha: str) -> int:
 
 
 class CachedTexts(NamedTuple):
-    """What some buckets of a cache hold of the wanted texts."""
+    """The wanted texts that some buckets of a cache have."""
 
     texts: pa.Table
     """Each once."""
     ignored: Counter[str]
-    """How many files, and entries of wanted texts, are not used, by reason."""
+    """The number of unused files, and of unused entries of wanted texts, by reason."""
 
 
-def known(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], dim: int) -> CachedTexts:
-    """The wanted texts in some buckets of a key, each once; what cannot be an embedding of this key is not used."""
+def cached_texts(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], dim: int) -> CachedTexts:
+    """The wanted texts in some buckets of a key, each once; invalid files and entries are ignored."""
     schema, ignored, digests = columns(dim), Counter[str](), pa.array(sorted(wanted), pa.string())
     tables = [schema.empty_table()]
     for number in buckets:
@@ -103,7 +103,7 @@ def known(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], 
             try:
                 table = store.read_table(name)
             except Exception:  # Every storage has its own exceptions.
-                ignored["files cannot be read"] += 1  # Merged by another process, damaged, or no part of a cache.
+                ignored["files cannot be read"] += 1  # Merged by another process, damaged, or not from a cache.
                 continue
             if not table.schema.equals(schema):
                 ignored["files have other columns or dimensions"] += 1
@@ -120,7 +120,7 @@ def known(store: Storage, place: str, buckets: Sequence[int], wanted: set[str], 
 
 
 def columns(dim: int) -> pa.Schema:
-    """The columns of an entry: what texts/ has of a text but for its id, document and place."""
+    """The columns of an entry: those of texts/ without id, document and place."""
     whole = texts(dim).schema()
     return pa.schema([field for field in whole if field.name not in _OF_THE_RUN])
 
@@ -140,7 +140,7 @@ def _usable(table: pa.Table) -> np.ndarray:
 
 
 def _each_once(table: pa.Table) -> tuple[pa.Table, int]:
-    """The first entry of each text, without texts whose entries differ; and how many these are."""
+    """The first entry of each text, without texts whose entries differ, and the number of the latter."""
     first, conflicts = dict[str, int](), set[str]()
     vectors = matrix(table, "embedding") if table.num_rows else None
     for row, sha in enumerate(table.column("content_sha").to_pylist()):
@@ -152,7 +152,7 @@ def _each_once(table: pa.Table) -> tuple[pa.Table, int]:
 
 
 def is_foreign(store: Storage, values: dict[str, Any]) -> bool:
-    """Whether the folder of a key says that it is that of other settings; one that says nothing readable is not."""
+    """Whether the folder of a key has a readable key.json of other settings."""
     name = f"{folder(values)}/{KEY}"
     try:
         written = store.read_json(name)
@@ -169,8 +169,8 @@ def _listed(store: Storage, place: str) -> list[str]:
         return []
 
 
-def remember(scope: Scope, cache: Cache, parts: int) -> str | None:
-    """Add this run's texts to the cache; return a sentence if that failed, because the run goes on without it."""
+def add_texts(scope: Scope, cache: Cache, parts: int) -> str | None:
+    """Add this run's texts to the cache; return a sentence instead of raising, because the run does not need the cache."""
     run, cluster, model = scope.run, scope.cluster, scope.model
     marker = f"{run.place('partials/cache', model)}/remembered.json"
     if run.storage.exists(marker):
@@ -180,24 +180,26 @@ def remember(scope: Scope, cache: Cache, parts: int) -> str | None:
         keys = [key(cache, cluster, model, t) for t in run.temperatures]
         for values in keys:
             if is_foreign(store, values):
-                return f"the cache was not added to: '{folder(values)}/{KEY}' is of other settings; remove it if it is yours"
+                return (
+                    f"nothing was added to the cache: '{folder(values)}/{KEY}' has other settings; remove it if it is yours"
+                )
         work: list[tuple[Any, ...]] = []
         for temperature, values in zip(run.temperatures, keys, strict=True):
             names = [run.part("texts", model, temperature, number) for number in range(parts)]
             groups = [names[k : k + _PARTS_OF_A_TASK] for k in range(0, parts, _PARTS_OF_A_TASK)]
             work += [(run.storage, group, store.root, folder(values)) for group in groups]
-        results(cluster, remember_parts, work, "parts for the cache")
-        # Written last, so that no texts stay without their key if the cache is pruned at the same time.
+        results(cluster, add_parts, work, "parts for the cache")
+        # Written last, so that texts always have a key, even if the cache is pruned at the same time.
         used = {"name": model.label, "last_used": datetime.datetime.now(datetime.UTC).date().isoformat()}
         for values in keys:
             store.write_json(f"{folder(values)}/{KEY}", values | used)
     except Exception as error:  # Every storage has its own exceptions.
-        return f"the cache could not be added to: {reason(error, cache.root)}"
+        return f"the cache could not be written: {reason(error, cache.root)}"
     run.storage.write_json(marker, {"shards": parts})
     return None
 
 
-def remember_parts(storage: Storage, parts: list[str], root: str, place: str) -> None:
+def add_parts(storage: Storage, parts: list[str], root: str, place: str) -> None:
     """Add the texts of some parts to their buckets."""
     table = pa.concat_tables([storage.read_table(name) for name in parts]).combine_chunks()
     shas = table.column("content_sha").to_pylist()

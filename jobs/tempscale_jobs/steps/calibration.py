@@ -1,7 +1,4 @@
-"""The calibration card: how near two random texts are, by the lengths of both, from the histograms of all pairs.
-
-A threshold of cosine is a statement about random pairs: one of a hundred reaches the 99th percentile by chance.
-"""
+"""The calibration card: the cosines of random pairs by the lengths of both texts, from the histograms of all pairs."""
 
 from __future__ import annotations
 
@@ -16,20 +13,15 @@ from tempscale.collapse.aggregates import BINS, CosineCells, percentile
 PERCENTILES = (50, 90, 95, 99, 99.9)
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LEAST_PAIRS_ABOVE = 10
-"""A percentile is given where at least so many pairs are above it."""
+"""A percentile needs at least this many pairs above it."""
 
 
 def rows(cells: CosineCells, edges: Sequence[int]) -> list[dict[str, Any]]:
     """The rows of cosine_histogram without key columns: the bins that have pairs."""
     count = len(edges)
     return [
-        {
-            "interval_a": edges[a],
-            "interval_b": edges[b],
-            "cosine_from": -1 + 2 * k / BINS,
-            "cosine_to": -1 + 2 * (k + 1) / BINS,
-        }
-        | {"pairs": int(cells.histogram[a, b, k])}
+        {"interval_a": edges[a], "interval_b": edges[b], "pairs": int(cells.histogram[a, b, k])}
+        | {"cosine_from": -1 + 2 * k / BINS, "cosine_to": -1 + 2 * (k + 1) / BINS}
         for a in range(count)
         for b in range(a, count)
         for k in np.flatnonzero(cells.histogram[a, b]).tolist()
@@ -37,11 +29,7 @@ def rows(cells: CosineCells, edges: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def card(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """From the rows of cosine_histogram of one model and temperature: for all pairs, then for every two length intervals.
-
-    How many pairs, percentiles of their cosine (null where fewer than ten pairs are above), and the share that reaches each
-    of some thresholds, all to one bin of 1/2048.
-    """
+    """Pairs, percentiles and shares above thresholds, for all pairs and for every two intervals, from cosine_histogram."""
     if table.is_empty():
         return []
     entries = [{"interval_a": None, "interval_b": None} | _figures(table)]

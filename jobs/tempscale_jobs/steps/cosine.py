@@ -1,8 +1,8 @@
 """Cosine over all pairs of texts: durable blocks -> tile tasks -> partials -> the rows of length_collapse.
 
-Texts are in canonical order, (interval, place in the source), and cut into blocks of up to 65,536. Ray tasks write each
-block as a part, sum it in closed form, and compute the super-tiles i ≤ j of the grid; a finished tile is a durable part that
-a resumed run skips. Every run checks the tile sums against their closed form, so a lost or doubled tile is an error.
+Texts are in canonical order, (interval, place in the source), in blocks of up to 65,536. Ray tasks write each block as a
+part, sum it in closed form, and compute the super-tiles i ≤ j of the grid; a resumed run skips finished tiles. Every run
+checks the tile sums against their closed form, so a lost or doubled tile is an error.
 """
 
 from __future__ import annotations
@@ -37,27 +37,19 @@ _CLOSED_FORM_TOLERANCE = 1e-6
 """Largest allowed distance of a cell's mean from its closed form: float32 products against float64 sums."""
 
 _TILE_SECONDS = 240
-"""So long a processor may take for the largest tile: four times as long as one of ours. A grid that was begun on GPUs may go
-on with their panels, of 256 tiles, on processors.
-"""
+"""The time limit of a CPU for the largest tile, four times the measured time; panels of a GPU's grid have 256 tiles."""
 
 
 class Needed(NamedTuple):
-    """What later steps still need of the work on a grid, even if its results exist."""
+    """The files of a grid that later steps still need, even if its results exist."""
 
     blocks: bool = False
     near: bool = False
-    """The neighbours and near-duplicates of each two panels."""
+    """The neighbours and near-duplicates of every two panels."""
 
 
 def cosine(scope: Embedded, temperature: Temperature, needed: Needed) -> None:
-    """Write length_collapse, the means by text and closed.json of one model and temperature.
-
-    Where these results exist, missing blocks and neighbours are still written if a later step needs them.
-
-    Raises:
-        IncompleteRun: a task failed for good, or the tiles do not add up to their closed form.
-    """
+    """Write length_collapse, the means by text, closed.json and what is `needed`, of one model and temperature."""
     pairs = scope.texts.pairs
     with scope.journal.stage(scope.named("cosine", temperature), pairs, "pairs") as stage:
         _compute(scope, temperature, needed, stage)
@@ -94,19 +86,19 @@ def _compute(scope: Embedded, temperature: Temperature, needed: Needed, stage: S
         rounding = _rounding(grid, sums, rounded_sums, dim)
     else:
         stage.advance(layout.pairs)
-    # After the tiles, which take longest: a run that is stopped among them has not written the means in vain.
+    # After the tiles, which take longest: a run that is stopped there has wasted no time on the means.
     means = _text_means(cluster, grid, sums, layout)
     _write_length_collapse(scope, temperature, grid, _Results(cells, sums, means, rounding))
 
 
 def recorded_rounding(run: Run, model: Model, temperature: Temperature) -> dict[str, Any] | None:
-    """The precision of the products and the error it caused in means and can cause in a cosine; None in float32."""
+    """The precision of the products, and its errors of means and of a single cosine; None for float32."""
     closed = run.storage.read_json(f"{run.place(COSINE, model, temperature)}/closed.json")
     return dict(closed["rounding"]) if closed["rounding"] else None
 
 
 def gather(cluster: Cluster, grid: Tiling, names: list[str], bounds: list[tuple[int, int]], layout: Layout) -> None:
-    """Write the missing blocks, several in a task, each of which reads the parts that hold their texts."""
+    """Write the missing blocks, several in a task, from the parts that have their texts."""
     together = max(1, min(grid.gathered // bounds[0][1], -(-len(bounds) // cluster.tasks)))
     groups = [range(k, min(k + together, len(bounds))) for k in range(0, len(bounds), together)]
     every = [Piece(g, name=f"blocks {g[0]} to {g[-1]}", files=tuple(map(grid.block, g))) for g in groups]
@@ -118,7 +110,7 @@ def gather(cluster: Cluster, grid: Tiling, names: list[str], bounds: list[tuple[
         labels[layout.by_label()] = np.arange(len(layout), dtype=np.int32)
 
     def with_texts() -> Iterator[Piece]:
-        """The pieces with the labels and places of their texts, collected when the piece is handed out."""
+        """The pieces with the labels and places of their texts, collected when a piece is submitted."""
         for piece in cluster.ordered(left):
             group = piece.number
             cut = slice(bounds[group[0]][0], bounds[group[-1]][1])
@@ -145,7 +137,7 @@ class _Sums(NamedTuple):
     sums: CosineSums
 
     def merged(self, other: _Sums) -> _Sums:
-        """Those of both."""
+        """The sums of two sets of blocks."""
         present = np.union1d(self.present, other.present)
         left, right = (part.sums.spread(np.searchsorted(present, part.present), len(present)) for part in (self, other))
         return _Sums(present, left.merged(right))
@@ -164,15 +156,15 @@ def _block_sums(grid: Tiling, number: int, precision: Precision) -> _Sums:
 
 
 class _Means(NamedTuple):
-    """What is known of the means by text of consecutive blocks, besides what these have written."""
+    """Statistics of the means by text of consecutive blocks, by the interval of the texts."""
 
     moments: tuple[Moments, ...]
-    """Of the texts of each interval: moments of their mean cosines with each interval."""
+    """Moments of the texts' mean cosines with each interval."""
     documents: tuple[DocumentSums, ...] | None
-    """Of the texts of each interval: sums of these means by document, where texts come in documents."""
+    """Sums of these means by document, if texts come in documents."""
 
     def merged(self, other: _Means) -> _Means:
-        """Those of both, in this order."""
+        """The statistics of two runs of blocks, in this order."""
         moments = tuple(a.merged(b) for a, b in zip(self.moments, other.moments, strict=True))
         if self.documents is None or other.documents is None:
             return _Means(moments, None)
@@ -212,7 +204,7 @@ def block_means(grid: Tiling, number: int, sums: CosineSums, edges: tuple[int, .
 def compare_grid(
     crew: Crew, grid: Tiling, bounds: list[tuple[int, int]], near: bool, stage: Stage
 ) -> list[tuple[int, int]]:  # fmt: skip
-    """Compare the panels that have not been compared, and return all pairs of panels."""
+    """Compare the remaining pairs of panels, and return all pairs of panels."""
     triangle = tiles.upper_triangle(grid.panels)
     bounds = [(bounds[panel[0]][0], bounds[panel[-1]][1]) for panel in map(grid.panel, range(grid.panels))]
     every = [
@@ -248,10 +240,10 @@ def check_closed_form(cells: CosineCells, sums: CosineSums, precision: Precision
     upper = np.triu_indices(len(sums.texts))
     pairs = sums.pairs()[upper]
     if not (cells.pairs[upper] == pairs).all() or not (cells.histogram.sum(-1)[upper] == pairs).all():
-        raise IncompleteRun("the tiles do not hold every pair once; start over with --fresh")
+        raise IncompleteRun("the tiles do not have every pair exactly once; start over with --fresh")
     first, second = (closed[upper] for closed in sums.sums())
     cut = truncation_error(precision, dim)
-    # Σ|cos| ≤ √(n·Σcos²), and a change of c by a share e moves c² by 2e of itself.
+    # Σ|cos| ≤ √(n·Σcos²), and a relative change e of c changes c² by 2e.
     allowed = (cut * np.sqrt(np.maximum(pairs * second, 0)), 2 * cut * np.maximum(second, 0))
     for tiled, closed, more in zip((cells.first, cells.second), (first, second), allowed, strict=True):
         away = np.abs(tiled[upper] - closed) - _CLOSED_FORM_TOLERANCE * np.maximum(pairs, 1) - more
@@ -260,7 +252,7 @@ def check_closed_form(cells: CosineCells, sums: CosineSums, precision: Precision
 
 
 def _rounding(grid: Tiling, sums: CosineSums, rounded_sums: CosineSums, dim: int) -> dict[str, Any] | None:
-    """The largest error that rounding can cause in a cosine, and the largest that it caused in a cell's mean."""
+    """The largest possible error of a cosine by rounding, and the largest actual error of a cell's mean."""
     if grid.precision == "float32":
         return None
     pairs = np.maximum(sums.pairs(), 1)
@@ -276,19 +268,19 @@ class _Results(NamedTuple):
     """The results of the steps of this file."""
 
     cells: CosineCells | None
-    """Of the tiles; None where the closed form alone was computed."""
+    """Of the tiles; None if only the closed form was computed."""
     sums: CosineSums
     means: _Means
     rounding: dict[str, Any] | None
 
 
 def _write_length_collapse(scope: Embedded, temperature: Temperature, grid: Tiling, results: _Results) -> None:
-    """Write the results of the tiles, or of the closed form alone; closed.json last."""
+    """Write the results of the tiles or of the closed form; closed.json last."""
     run, layout, key = scope.run, scope.texts, scope.run.key(scope.model, temperature)
     cells, sums, means, rounding = results
     place, intervals = grid.place, len(layout.edges)
     counts, pairs = layout.texts_by_interval(), sums.pairs()
-    # Where the products used rounded embeddings, the closed form is more exact than the tiles.
+    # If the products used rounded embeddings, the closed form is more exact than the tiles.
     exact = cells if grid.precision == "float32" else None
     first, second = sums.sums() if exact is None else (exact.first, exact.second)
     correction = layout.correction
@@ -324,7 +316,7 @@ def _write_length_collapse(scope: Embedded, temperature: Temperature, grid: Tili
 
 
 def cell_error(moments: Sequence[Moments], counts: np.ndarray, a: int, b: int) -> float | None:
-    """Standard error of a cell's mean from per-text means; None where there are too few texts."""
+    """Standard error of a cell's mean from per-text means; None for too few texts."""
     if a == b:
         return within_error(moments[a].variance()[a], counts[a]) if counts[a] >= VALUES_FOR_AN_ERROR else None
     if counts[a] < 2 or counts[b] < 2:
@@ -333,7 +325,7 @@ def cell_error(moments: Sequence[Moments], counts: np.ndarray, a: int, b: int) -
 
 
 def _documents_error(sums: Sequence[DocumentSums], a: int, b: int) -> float | None:
-    """Standard error of a cell's mean over corpora of other documents; None where there are too few."""
+    """Standard error of a cell's mean over corpora of other documents; None for too few documents."""
     if a == b:
         return finite(error_of_sums([sums[a]], [a], [2.0]))
     return finite(error_of_sums([sums[a], sums[b]], [b, a], [1.0, 1.0]))

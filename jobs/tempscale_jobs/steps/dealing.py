@@ -1,4 +1,4 @@
-"""Which texts make up the groups that SOCM is measured in."""
+"""Choose the texts of the groups in which SOCM is measured."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
-from tempscale.stats.errors import tell_an_error
+from tempscale.stats.errors import enough_documents
 from tempscale.stats.groups import texts_of_a_group
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis
 from tempscale_jobs.steps.layout import Layout
 
 _SQUARES_OF_A_TOKEN = 2000.0
-"""Embedding a token costs about as much as so many tokens² of a pair (MiniLM, 384 dimensions)."""
+"""Embedding a token costs about as much as this many tokens² of a pair (MiniLM, 384 dimensions)."""
 
 
 class Dealt(NamedTuple):
@@ -22,15 +22,14 @@ class Dealt(NamedTuple):
 
     ids: list[str]
     drawn: int
-    """The set of documents that they are from, or the group itself where texts come without documents."""
+    """The number of their set of documents, or of the group itself if texts come without documents."""
 
 
 def deal(layout: Layout, analysis: Analysis, groups: int) -> list[Dealt]:
-    """The texts of each group: each interval's texts in the order of their keyed hash, so many to a group.
+    """The texts of each group: some of each interval, in the order of their keyed hash, so that more groups begin equally.
 
-    More groups begin with the same ones. Fewer are dealt where no interval has texts for all of them. Where texts come in
-    documents, there are as many sets of documents as groups are configured, and further groups begin with the first set
-    again.
+    There are fewer groups if no interval has texts for all. Where texts come in documents, each group is from one set of
+    documents, in turn.
     """
     dealt = _dealt(layout, analysis, groups)
     ids = layout.ids[np.concatenate([*(places for places, _ in dealt), np.zeros(0, np.int64)])].tolist()
@@ -39,7 +38,7 @@ def deal(layout: Layout, analysis: Analysis, groups: int) -> list[Dealt]:
 
 
 def _dealt(layout: Layout, analysis: Analysis, groups: int) -> list[tuple[np.ndarray, int]]:
-    """The places of the texts of each group, and what it is drawn from."""
+    """The places of the texts of each group, and the number that `Dealt.drawn` describes."""
     sizes, set_of = texts_of_a_group(layout.texts_by_interval(), SOCM_GROUPS), document_sets(layout, analysis)
     count = 1 if set_of is None else int(set_of.max()) + 1
     chunks = [list[np.ndarray]() for _ in range(groups)]
@@ -56,11 +55,7 @@ def _dealt(layout: Layout, analysis: Analysis, groups: int) -> list[tuple[np.nda
 
 
 def document_sets(layout: Layout, analysis: Analysis) -> np.ndarray | None:
-    """The set of each text: documents are dealt to the sets in turn, in the order of their keyed hash.
-
-    None where groups are dealt from texts: these come without documents, or the sets would be too few or too unequal for an
-    error.
-    """
+    """The set of each text: documents go to the sets in turn, by keyed hash; None without enough documents for an error."""
     if layout.documents is None:
         return None
     names, place = np.unique(layout.documents, return_inverse=True)
@@ -71,16 +66,16 @@ def document_sets(layout: Layout, analysis: Analysis) -> np.ndarray | None:
     set_of = np.empty(len(names), dtype=np.int64)
     set_of[order] = np.arange(len(names)) % count
     set_of_text: np.ndarray = set_of[place]
-    return set_of_text if tell_an_error(set_of_text) else None
+    return set_of_text if enough_documents(set_of_text) else None
 
 
 def pairs_of(dealt: list[Dealt]) -> int:
-    """The pairs of all groups."""
+    """The number of pairs of all groups."""
     return sum(len(group.ids) * (len(group.ids) - 1) // 2 for group in dealt)
 
 
 def shares_of_work(dealt: list[Dealt], layout: Layout) -> list[float]:
-    """About how much of the work on all groups each is: the tokens of its texts, and tokens² of each pair at their price."""
+    """About the share of each group in the work on all: its tokens, and the tokens² of its pairs at their cost."""
     tokens = layout.tokens[layout.places(i for group in dealt for i in group.ids)].astype(float)
     each = np.split(tokens, np.cumsum([len(group.ids) for group in dealt])[:-1])
     work = np.array([t.sum() + (t.sum() ** 2 - np.square(t).sum()) / 2 / _SQUARES_OF_A_TOKEN for t in each])
@@ -89,5 +84,5 @@ def shares_of_work(dealt: list[Dealt], layout: Layout) -> list[float]:
 
 
 def enough(layout: Layout, analysis: Analysis) -> bool:
-    """Whether so many groups can be dealt that their errors are known; otherwise all pairs are few."""
+    """Whether the texts give enough groups for an error; otherwise they have few pairs."""
     return len(_dealt(layout, analysis, min(analysis.socm_groups, SOCM_GROUPS))) >= GROUPS_FOR_AN_ERROR

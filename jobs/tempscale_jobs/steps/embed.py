@@ -1,7 +1,7 @@
 """Shards of texts -> parts of texts/: CPU tasks of Ray Data read and tokenise, a crew of model actors embeds.
 
-The unit of work and of resuming is one shard under all temperatures of a model. A text is kept only if every temperature
-gives it a finite embedding, so that temperatures are compared on the same texts.
+A piece of work is one shard under all temperatures of a model. A text is kept only if its embedding is finite under every
+temperature, so that temperatures are compared on the same texts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import expected, lookup
-from tempscale_jobs.steps.cache import Cache, remember
+from tempscale_jobs.steps.cache import Cache, add_texts
 from tempscale_jobs.steps.scope import Scope
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import texts
@@ -35,16 +35,14 @@ if TYPE_CHECKING:
 
 NO_MEAN = "its token embeddings cancel: their mean is no larger than rounding errors and has no direction"
 NO_DIRECTION = "its embedding is zero and has no direction"
+_OF_THE_SHARD = ("text_id", "content_sha", "document", "source_row")
+"""Columns of texts/ that come from the shard."""
 _ROUNDED = 1e-3
-"""How far the norm of a unit embedding may be from 1."""
+"""The largest distance of a unit embedding's norm from 1."""
 
 
 def embed(scope: Scope, step: str, role: str = actor.ROLE) -> int:
-    """Embed the texts of the source that are not in the cache; return how many the model rejected.
-
-    Raises:
-        UsageError: the model rejects every text, or more than the setting allows.
-    """
+    """Embed the texts of the source that are not in the cache; return how many the model rejected."""
     journal, cluster, model, texts = scope.journal, scope.cluster, scope.model, scope.index.analysed
     root = scope.config.execution.cache
     store = None if root is None else Cache(root, scope.encoding, scope.source.max_characters, role)
@@ -59,7 +57,7 @@ def embed(scope: Scope, step: str, role: str = actor.ROLE) -> int:
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{count(texts - rejected, 'text')} under τ {scope.run.taus}{lost}"
         _check_rejected(scope, rejected)
-        if store is not None and (problem := remember(scope, store, len(plan.shards))) is not None:
+        if store is not None and (problem := add_texts(scope, store, len(plan.shards))) is not None:
             stage.note = f"{stage.note}; {problem}"
     return rejected
 
@@ -78,12 +76,12 @@ def _check_rejected(scope: Scope, rejected: int) -> None:
         raise gives_nothing(run, scope.model, "embedding for any text")
     if rejected:
         reasons = Counter(index.rejected_reasons) + rejected_reasons(run, scope.model)
-        lost = index.rejected + round(rejected * index.usable / index.analysed)  # In proportion, where it is a sample.
+        lost = index.rejected + round(rejected * index.usable / index.analysed)  # Extrapolated from a sample.
         check_rejected(scope.source, (lost, index.read), reasons, run.storage.root)
 
 
 def embed_shards(scope: Scope, plan: lookup.LookedUp, role: str, stage: Stage) -> int:
-    """Embed every shard that has no parts yet, under every temperature; return how many texts the model rejected."""
+    """Embed every shard without parts, under every temperature; return how many texts the model rejected."""
     run, model, shards = scope.run, scope.model, plan.shards
     forget(run.storage, run.place(MARKS, model))
     every = [
@@ -104,14 +102,14 @@ def embed_shards(scope: Scope, plan: lookup.LookedUp, role: str, stage: Stage) -
 
 
 class Tokenising(NamedTuple):
-    """How a model's texts become tokens."""
+    """The settings of tokenisation."""
 
     folder: str
     max_length: int
     long: str
     prompt: str = ""
     digest: str = ""
-    """Of the tokenizer's settings, as the run began with them."""
+    """Of the tokenizer's files at the start of the run."""
 
 
 def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
@@ -119,30 +117,19 @@ def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
     shard = storage.read_table(name)
     tokens = actor.tokenizer(*how)(shard.column("text").to_pylist(), isolate=True)
     truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
-    return pa.table(
-        {
-            "text_id": shard.column("text_id"),
-            "content_sha": shard.column("content_sha"),
-            "document": shard.column("document"),
-            "source_row": shard.column("source_row"),
-            "ids": _lists(tokens),
-            "truncated": pa.array(truncated),
-            "failed": pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string()),
-        }
-    )
+    failed = pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string())
+    columns = {name: shard.column(name) for name in _OF_THE_SHARD}
+    return pa.table(columns | {"ids": _lists(tokens), "truncated": pa.array(truncated), "failed": failed})
 
 
 def embed_shard(worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE) -> None:
-    """Embed one shard, and write its parts, one for each temperature, and its rejected texts into a run folder.
-
-    The model waits for one request of storage, the mark: another shard may run while this one is read or written.
-    """
+    """Embed one shard, and write its parts, one for each temperature, and its rejected texts into a run folder."""
     run_worker = worker.below(storage)
     run_worker.note_processor()
     worker.note_budget()
     tokens = _tokens(work)
     marks = Marks(storage, f"{place(MARKS, run_worker.model)}/shard-{number:08d}.json")
-    with worker.turn:
+    with worker.turn:  # Another shard is read or written meanwhile.
         batches = marks.begin(run_worker.encoder.batches(tokens))
         before = marks.before if marks.fine else None
         encoded, padded = [], run_worker.encoder.padded(tokens)  # Uploaded once, for all temperatures.
@@ -165,7 +152,7 @@ class _EmbeddedShard(NamedTuple):
     work: pa.Table
     tokens: Tokens
     encoded: list[Encoded]
-    """Of each temperature."""
+    """One for each temperature."""
     marks: Marks
 
 
@@ -190,7 +177,7 @@ def _write(worker: actor.ModelActor, shard: _EmbeddedShard) -> None:
 
 
 def without_direction(encoded: list[Encoded]) -> dict[int, str]:
-    """The texts of a shard whose tokens cancel under one of the temperatures, with the reason why they are rejected."""
+    """The texts of a shard whose tokens cancel under one of the temperatures, with the reason for their rejection."""
     reasons = dict[int, str]()
     for out in encoded:
         if out.moments is not None:
@@ -200,7 +187,7 @@ def without_direction(encoded: list[Encoded]) -> dict[int, str]:
 
 
 def not_unit(embeddings: np.ndarray) -> list[int]:
-    """The rows of finite numbers that are no unit vectors."""
+    """The finite rows that are no unit vectors."""
     norms = np.linalg.norm(embeddings, axis=1)
     rows: list[int] = np.flatnonzero(np.isfinite(norms) & (np.abs(norms - 1) > _ROUNDED)).tolist()
     return rows
@@ -217,7 +204,7 @@ def _lists(tokens: Tokens) -> pa.Array:
 
 
 def _tokens(work: pa.Table) -> Tokens:
-    """The tokens of a prepared shard, without a Python list of them."""
+    """The tokens of a prepared shard, without Python lists."""
     from tempscale.model.tokens import Sequences, Tokens
 
     texts = work.column("ids").combine_chunks()
@@ -242,16 +229,7 @@ def _lost(
 def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
     rows = np.flatnonzero(finite)
     embeddings = out.embeddings.numpy()[rows]
-    moments = out.moments._asdict()
-    return texts(embeddings.shape[1]).build(
-        {
-            "text_id": work.column("text_id").take(rows),
-            "content_sha": work.column("content_sha").take(rows),
-            "document": work.column("document").take(rows),
-            "source_row": work.column("source_row").take(rows),
-            "tokens": out.tokens.numpy()[rows].astype(np.int32),
-            "truncated": work.column("truncated").take(rows),
-            "embedding": parts.fixed_lists(embeddings),
-            **{name: column.numpy()[rows].astype(np.float32) for name, column in moments.items()},
-        }
-    )
+    columns = {name: work.column(name).take(rows) for name in (*_OF_THE_SHARD, "truncated")}
+    columns |= {name: column.numpy()[rows].astype(np.float32) for name, column in out.moments._asdict().items()}
+    columns |= {"tokens": out.tokens.numpy()[rows].astype(np.int32), "embedding": parts.fixed_lists(embeddings)}
+    return texts(embeddings.shape[1]).build(columns)

@@ -1,4 +1,4 @@
-"""About how long embedding takes, before anything is embedded: what the progress bar shows in the first half minute."""
+"""Estimate the time of embedding before it starts, for the progress bar in the first half minute."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tempscale_jobs.corpus.index import Shard
 from tempscale_jobs.runs.folder import Model
 
 START_SECONDS = 8.0
-"""Until the actors have loaded the model."""
+"""The time until the actors have loaded the model."""
 _CHARACTERS_OF_A_TOKEN = 4.0
 OF_GEMM = 0.6
-"""The share of the processor's rate of matrix products that embedding reaches, attention and padding included."""
+"""The share of the CPU's rate of matrix products that embedding reaches, attention and padding included."""
 
 
 def seconds(model: Model, shards: Sequence[Shard], temperatures: int, workers: int) -> float | None:
-    """Seconds on processors like this one; None where the model's configuration does not give its size."""
+    """Seconds on CPUs like this one; None if the model's configuration does not give its size."""
     from tempscale.model.checkpoint import resolve
 
     try:
@@ -30,19 +30,19 @@ def seconds(model: Model, shards: Sequence[Shard], temperatures: int, workers: i
     except (OSError, ValueError, KeyError, TypeError):
         return None
     tokens = sum(about_tokens(shard, model.max_length) for shard in shards)
-    # A token meets four matrices of width × width in attention and two of width × inner; each number is two operations.
+    # A token passes four matrices of width × width in attention and two of width × inner; each entry is two operations.
     operations = 2 * layers * (4 * width**2 + 2 * width * inner) * tokens * temperatures
     return START_SECONDS + operations / (OF_GEMM * gemm_rate() * max(1, workers))
 
 
 def about_tokens(shard: Shard, window: int) -> float:
-    """About how many tokens of a shard the model sees."""
+    """About the number of tokens of a shard that the model sees."""
     return min(shard.characters / _CHARACTERS_OF_A_TOKEN, float(shard.texts * window))
 
 
 @lru_cache(maxsize=1)
 def gemm_rate() -> float:
-    """Operations per second of one thread in matrix products, the best of a few."""
+    """Operations per second of one thread in matrix products, the best of ten measurements."""
     a, b = np.ones((256, 384), np.float32), np.ones((384, 1536), np.float32)
     best = float("inf")
     for _ in range(10):

@@ -1,7 +1,7 @@
-"""Exposure: who fills the search results by length interval, counted by tasks; hubs and near-duplicates are here too.
+"""Exposure: the share of each length interval in search results, counted by tasks; also hubs and near-duplicates.
 
-Where all pairs are compared, every text asks, and the tiles have found its nearest. In closed form a sample of the texts
-asks the whole corpus: rows are a sample, columns all, so exposures have an error but no bias. Hubness would have one.
+If all pairs are compared, every text is a query, and the tiles give its nearest texts. In closed form a sample of the texts
+are the queries, over the whole corpus: this gives exposures an error but no bias. It would bias hubness.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tempscale.collapse.aggregates import Duplicates, merge_tree
-from tempscale.collapse.exposure import Asked, Slots, Units, exposures, slots
+from tempscale.collapse.exposure import QueryNeighbours, Slots, Units, exposures, slots
 from tempscale.collapse.neighbours import PowerSums, skewness
 from tempscale.collapse.tiles import upper_triangle
-from tempscale.stats.errors import tell_an_error
+from tempscale.stats.errors import enough_documents
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.steps import blocks, by_length, neighbours
 from tempscale_jobs.steps.blocks import COSINE, Merging, Tiling
 from tempscale_jobs.steps.layout import Layout, Order, layout
-from tempscale_jobs.steps.neighbours import Asking, FoundNeighbours, Labels
+from tempscale_jobs.steps.neighbours import FoundNeighbours, Labels, Queries
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES
@@ -32,7 +32,7 @@ from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import results, share
 
 UNITS_OF_A_TASK = 1 << 20
-"""Texts or documents whose slots one task counts: it reads the neighbours of all, and keeps what is about these."""
+"""Texts or documents whose slots one task counts; it reads the neighbours of all."""
 _WRITTEN = ("neighbours", "corrections", neighbours.CORRECTED, "partials/exposure")
 """The folders of the files of this step."""
 
@@ -43,11 +43,7 @@ def is_done(run: Run, model: Model, temperature: Temperature) -> bool:
 
 
 def expose(scope: Embedded, temperature: Temperature, queries: Run | None) -> None:
-    """Write the neighbours, and the tables exposure, near_duplicates and collapsed_texts (hubs); in closed form exposure.
-
-    `queries` is the run in the folder queries/, if there are queries. Under the first temperature exposure_corrected says
-    what a correction by length would do.
-    """
+    """Write the neighbours, near-duplicates, hubs and exposures, and under the first temperature corrected exposures."""
     analysis, texts = scope.analysis, len(scope.texts)
     with scope.journal.stage(scope.named("exposure", temperature)) as stage:
         if is_done(scope.run, scope.model, temperature):
@@ -73,7 +69,7 @@ def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
     place, full = run.place("partials/exposure", model, temperature), scope.analysis.cosine == "full"
     grid, bounds = blocks.tiling(scope, temperature)
     step, rows = _Step(scope, temperature, grid, bounds), _Rows([], [], [])
-    # Tiles name a text by its label, which is turned into the text's place in canonical order.
+    # Tiles use labels of texts, which are converted to places in canonical order.
     labels = Labels.of(scope, temperature, all_names=full and bool(grid.neighbours))
     if full:
         duplicates = _duplicates(scope.cluster, grid, texts, step.key, labels.order)
@@ -81,13 +77,13 @@ def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
     if grid.neighbours:
         if full and len(texts) > 1:
             _merge(step, labels, rows)
-        _ask_itself(step, labels, rows)
+        _search_with_texts(step, labels, rows)
         if queries is not None:
-            _ask(step, labels, queries, rows)
+            _search_with_queries(step, labels, queries, rows)
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows.exposure))
     run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(rows.corrected))
     run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(rows.hubs))
-    run.storage.remove(f"{place}/done.json")  # A damaged one, which is none of the files.
+    run.storage.remove(f"{place}/done.json")  # A damaged one must not be among the files.
     files = [name for kind in _WRITTEN for name in run.storage.list(run.place(kind, model, temperature))]
     if queries is not None:
         files += [f"queries/{name}" for name in queries.storage.list(run.place("neighbours", model, temperature))]
@@ -97,7 +93,7 @@ def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
 
 @dataclass(frozen=True)
 class _Step:
-    """What the parts of this step share."""
+    """The arguments that the parts of this step share."""
 
     scope: Embedded
     temperature: Temperature
@@ -130,63 +126,62 @@ class _Step:
 
 
 def _merge(step: _Step, labels: Labels, rows: _Rows) -> None:
-    """Merge the nearest texts that the tiles have found for every text."""
+    """Merge the nearest texts of every text from the tiles."""
     scope = step.scope
     folder = scope.run.place("neighbours", scope.model, step.temperature)
-    graph = Graph(neighbours.merge(step.grid, folder, step.bounds, labels), len(scope.texts), own=True, every=True)
+    graph = Graph(neighbours.merge(step.grid, folder, step.bounds, labels), len(scope.texts), from_corpus=True, every=True)
     counted = step.count(graph)
     rows.exposure.extend(exposure_rows(counted, graph, scope.texts, step.key))
     rows.hubs.extend(ranked(step.key, "hub", counted[-1].most, counted[-1].times, scope.texts))
 
 
-def _ask_itself(step: _Step, labels: Labels, rows: _Rows) -> None:
-    """Let a sample of the texts ask; where the tiles have found the neighbours, only for what a correction would change."""
+def _search_with_texts(step: _Step, labels: Labels, rows: _Rows) -> None:
+    """Search with a sample of the texts; if the tiles have found their neighbours, only for the corrected exposures."""
     scope, texts = step.scope, step.scope.texts
     every = step.full and len(texts) <= by_length.ALL_ASK
     drawn = np.arange(len(texts)) if every else np.sort(texts.sample(scope.analysis.exposure_sample))
-    fitted = Asking(scope.run, texts, step.correction.sample, step.correction.sample, own=True)
-    taken = step.correction.of(fitted, step.bounds) if len(drawn) else None
-    if len(texts) > 1 and (not step.full or taken is not None):
-        asking = Asking(scope.run, texts, drawn, drawn, own=True, taken=taken, plain=not step.full)
-        asked = neighbours.ask(step.temperature, step.grid, asking, labels)
-        graph = Graph(asked.files, len(drawn), own=True, every=every)
+    fitted = Queries(scope.run, texts, step.correction.sample, step.correction.sample, from_corpus=True)
+    offsets = step.correction.of(fitted, step.bounds) if len(drawn) else None
+    if len(texts) > 1 and (not step.full or offsets is not None):
+        sampled = Queries(scope.run, texts, drawn, drawn, from_corpus=True, offsets=offsets, plain=not step.full)
+        found = neighbours.search(step.temperature, step.grid, sampled, labels)
+        graph = Graph(found.files, len(drawn), from_corpus=True, every=every)
         if not step.full:
             rows.exposure.extend(step.rows(graph))
-        rows.corrected.extend(_corrected(step, graph, asked))
+        rows.corrected.extend(_corrected(step, graph, found))
 
 
-def _ask(step: _Step, labels: Labels, queries: Run, rows: _Rows) -> None:
-    """Let the queries ask."""
+def _search_with_queries(step: _Step, labels: Labels, queries: Run, rows: _Rows) -> None:
+    """Search with the queries."""
     scope, texts = step.scope, step.scope.texts
-    asking = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
-    drawn = np.arange(len(asking)) if step.full else asking.sample(scope.analysis.exposure_sample)
-    drawn = drawn[np.argsort(asking.stored[drawn])]  # As in their source.
-    request = Asking(queries, asking, drawn, np.arange(len(drawn)), own=False)
-    asked = neighbours.ask(
-        step.temperature, step.grid, replace(request, taken=step.correction.of(request, step.bounds)), labels
-    )
-    documents = None if asking.documents is None else asking.documents[drawn]
-    graph = Graph(asked.files, len(drawn), own=False, every=len(drawn) == len(asking), documents=documents)
+    query_layout = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
+    drawn = np.arange(len(query_layout)) if step.full else query_layout.sample(scope.analysis.exposure_sample)
+    drawn = drawn[np.argsort(query_layout.stored[drawn])]  # In the order of their source.
+    request = Queries(queries, query_layout, drawn, np.arange(len(drawn)), from_corpus=False)
+    request = replace(request, offsets=step.correction.of(request, step.bounds))
+    found = neighbours.search(step.temperature, step.grid, request, labels)
+    documents = None if query_layout.documents is None else query_layout.documents[drawn]
+    graph = Graph(found.files, len(drawn), from_corpus=False, every=len(drawn) == len(query_layout), documents=documents)
     rows.exposure.extend(step.rows(graph))
-    rows.corrected.extend(_corrected(step, graph, asked))
+    rows.corrected.extend(_corrected(step, graph, found))
 
 
 class Graph(NamedTuple):
-    """The nearest texts of those that asked, in parts."""
+    """The nearest texts of some queries, in parts."""
 
     files: list[str]
-    asked: int
-    """How many asked."""
-    own: bool
-    """Whether they are texts of the corpus."""
+    queries: int
+    """The number of queries."""
+    from_corpus: bool
+    """Whether the queries are texts of the corpus."""
     every: bool
-    """Whether all did that could ask, or a sample."""
+    """Whether they are all queries, not a sample."""
     documents: np.ndarray | None = None
-    """The document of each query; None where no query has one, and for texts of the corpus."""
+    """The document of each query; None if no query has one, and for texts of the corpus."""
 
 
 class _Counted(NamedTuple):
-    """What was counted for one number of neighbours."""
+    """The counts for one number of neighbours."""
 
     k: int
     by_text: Slots
@@ -194,14 +189,15 @@ class _Counted(NamedTuple):
     occurrence: PowerSums
     """Of N_k over the texts."""
     most: np.ndarray
-    """Places of texts, among them those of largest N_k,"""
+    """Places of texts, among them those of largest N_k."""
     times: np.ndarray
-    """and N_k of each."""
+    """N_k of each."""
 
 
 def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_Counted]:
     """Count the slots of a graph for the nearest text alone and for all k, by text and, where there are any, by document."""
-    others, by_document = 0 if graph.own else graph.asked, texts.documents is not None or graph.documents is not None
+    others = 0 if graph.from_corpus else graph.queries
+    by_document = texts.documents is not None or graph.documents is not None
     levels = [Units.of(len(texts), others)]
     levels += [Units.of(len(texts), others, texts.documents, graph.documents)] if by_document else []
     interval, work = share(texts.interval), []
@@ -228,12 +224,12 @@ def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_
 
 
 def _numbers(grid: Tiling) -> list[int]:
-    """How many neighbours are counted: the nearest, and all."""
+    """The numbers of neighbours that are counted: the nearest, and all."""
     return sorted({1, grid.neighbours})
 
 
 class _OfUnits(NamedTuple):
-    """What was counted of a range of units."""
+    """The counts of a range of units."""
 
     slots: Slots
     occurrence: PowerSums
@@ -246,21 +242,22 @@ class _Range(NamedTuple):
 
     here: range
     keys: np.ndarray | None
-    """The key of each text; None where the units are documents."""
+    """The key of each text; None if the units are documents."""
 
 
 def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units, part: _Range) -> list[_OfUnits]:
-    """Count the slots of a range of units; of texts N_k too, and where it is largest."""
+    """Count the slots of a range of units, and for texts N_k and its largest values."""
     here, keys = part
 
-    def asked(k: int) -> Iterator[Asked]:
+    def query_neighbours(k: int) -> Iterator[QueryNeighbours]:
         for name in graph.files:
             table = grid.storage.read_table(name)
-            yield Asked(units.of_asking(table.column("asker").to_numpy(), graph.own), parts.matrix(table, "place")[:, :k])
+            unit = units.of_queries(table.column("asker").to_numpy(), graph.from_corpus)
+            yield QueryNeighbours(unit, parts.matrix(table, "place")[:, :k])
 
     counted = []
     for k in _numbers(grid):
-        counts, filled = slots(asked(k), interval, grid.intervals, here, count=units.total, unit=units.texts)
+        counts, filled = slots(query_neighbours(k), interval, grid.intervals, here, count=units.total, unit=units.texts)
         times = filled[: 0 if keys is None else len(keys)]
         most = here.start + largest(times, keys) if keys is not None else np.zeros(0, np.int64)
         counted.append(_OfUnits(counts, PowerSums.of(times), most, times[most - here.start]))
@@ -269,16 +266,16 @@ def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units,
 
 def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key: dict[str, Any]) -> list[dict[str, Any]]:
     """One row for each interval, for the nearest text alone and for all k."""
-    population = texts.population(len(texts)) if graph.own else float("inf")
-    share = graph.asked / len(texts) if graph.own else 1.0
-    enough = all(tell_an_error(column) for column in (texts.documents, graph.documents) if column is not None)
+    population = texts.population(len(texts)) if graph.from_corpus else float("inf")
+    share = graph.queries / len(texts) if graph.from_corpus else 1.0
+    enough = all(enough_documents(column) for column in (texts.documents, graph.documents) if column is not None)
     rows = []
     for counts in counted:
         figures = exposures(counts.by_text, population, counts.by_document, share)
         hubness = skewness(counts.occurrence) if graph.every else None
         rows += [
             key
-            | {"asked_by": "corpus" if graph.own else "queries", "queries": graph.asked, "k": counts.k}
+            | {"asked_by": "corpus" if graph.from_corpus else "queries", "queries": graph.queries, "k": counts.k}
             | {"interval": texts.edges[b], "texts": int(counts.by_text.texts[b])}
             | {"texts_share": float(figures.texts_share[b]), "slots_share": float(figures.slots_share[b])}
             | {"exposure": float(figures.exposure[b]), "exposure_se": float(figures.corrected[b])}
@@ -288,13 +285,13 @@ def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key:
     return rows
 
 
-def _corrected(step: _Step, graph: Graph, asked: FoundNeighbours) -> list[dict[str, Any]]:
-    """Rows of exposure_corrected; none where nothing was corrected."""
-    if not asked.corrected:
+def _corrected(step: _Step, graph: Graph, found: FoundNeighbours) -> list[dict[str, Any]]:
+    """Rows of exposure_corrected; none without a correction."""
+    if not found.corrected:
         return []
     rows = []
-    for row in step.rows(graph._replace(files=asked.corrected)):
-        shares = asked.kept[asked.interval == step.scope.texts.edges.index(row["interval"])]
+    for row in step.rows(graph._replace(files=found.corrected)):
+        shares = found.kept[found.interval == step.scope.texts.edges.index(row["interval"])]
         share_kept = float(shares.mean()) if len(shares) and row["k"] == step.grid.neighbours else None
         rows.append(row | {"correction": by_length.RECIPE, "neighbours_kept": share_kept})
     return rows
@@ -311,7 +308,7 @@ def _duplicates(
     pairs = blocks.merged(cluster, grid, upper_triangle(grid.panels), Merging(_listed, first, "near-duplicates"))
     places = order[pairs.labels]
     ids, tokens = layout.ids[places.ravel()].reshape(-1, 2), layout.tokens[places]
-    turned = np.array([a > b for a, b in ids], dtype=bool)  # The smaller id stands first.
+    turned = np.array([a > b for a, b in ids], dtype=bool)  # The smaller id comes first.
     ids[turned], tokens[turned] = ids[turned, ::-1], tokens[turned, ::-1]
     return [
         key
@@ -328,16 +325,16 @@ def _listed(grid: Tiling, tiles: list[tuple[int, int]]) -> Duplicates:
 
 
 LISTED, _AT_ONCE = 20, 1 << 20
-"""The length of a ranking, and of how many texts it is drawn up at a time."""
+"""The length of a ranking, and how many texts are sorted together."""
 
 
 def largest(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """Where the largest values are, as many as a ranking has, ties by key; NaN is skipped."""
+    """The places of the largest values of a ranking, ties by key; NaN is skipped."""
     places = [np.zeros(0, np.int64)]
     for start in range(0, len(values), _AT_ONCE):
         chunk = values[start : start + _AT_ONCE]
         known = np.flatnonzero(~np.isnan(chunk))
-        if len(known) > LISTED:  # Sort only these.
+        if len(known) > LISTED:  # Sort only the candidates.
             known = known[chunk[known] >= np.partition(chunk[known], -LISTED)[-LISTED]]
         places.append(start + known)
     candidates = np.concatenate(places)
@@ -347,7 +344,7 @@ def largest(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
 def ranked(
     key: dict[str, Any], ranking: str, places: np.ndarray, values: np.ndarray, layout: Layout
 ) -> list[dict[str, Any]]:
-    """Rows of `collapsed_texts` for the ranking `nearness` or `hub`, from some texts that have the largest values."""
+    """Rows of `collapsed_texts` for the ranking `nearness` or `hub`, from texts that include those of largest value."""
     order = largest(values, layout.key[places])
     return [
         key

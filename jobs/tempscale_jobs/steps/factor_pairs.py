@@ -1,4 +1,4 @@
-"""Bounds and exact values of explicit pairs of texts, from factors in durable parts."""
+"""Bounds and exact values of listed pairs of texts, from factors in durable parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _GROUP_TEXTS, _GROUP_ROWS = 2048, 1 << 16
 """Most texts of one side of a task, and most rows of their factors together: 100 MB at 384 dimensions."""
 
 _AT_ONCE = 4096
-"""Pairs whose means are in memory at the same time."""
+"""Pairs whose means are in memory together."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class FactorFiles:
 
 
 class PairPlaces(NamedTuple):
-    """Pairs of texts: places in a list of ids."""
+    """Pairs of texts, as places in a list of ids."""
 
     ids: np.ndarray
     first: np.ndarray
@@ -65,7 +65,7 @@ class PairPlaces(NamedTuple):
 
 
 def exact_pairs(cluster: Cluster, files: FactorFiles, wanted: PairPlaces, analysis: Analysis) -> PairValues:
-    """d_μ, d_Σ and SOCM of explicit pairs."""
+    """d_μ, d_Σ and SOCM of listed pairs."""
     import torch
 
     from tempscale.second_order.socm import socm_value
@@ -78,12 +78,12 @@ def exact_pairs(cluster: Cluster, files: FactorFiles, wanted: PairPlaces, analys
 
 
 class Candidates(NamedTuple):
-    """What may be in a ranking."""
+    """The candidates of a ranking."""
 
     pairs: np.ndarray
-    """Which pairs, as booleans,"""
+    """Whether each pair is one, as booleans."""
     threshold: float
-    """and what they must reach."""
+    """The value that a pair of the ranking reaches."""
 
 
 def bounded(
@@ -103,7 +103,7 @@ def bounded(
 def _by_group(
     cluster: Cluster, files: FactorFiles, pairs: PairPlaces, method: str, epsilon: float
 ) -> Iterator[tuple[np.ndarray, Any]]:
-    """Run one task for each two groups of parts that have a pair; yield the pairs' places and results."""
+    """Run one task for every two groups of parts that have a pair; yield the pairs' places and results."""
     ids, first, second = pairs
     if not len(first):
         return
@@ -116,7 +116,7 @@ def _by_group(
     members = np.split(order, starts[1:])
 
     def pieces() -> Iterator[Piece]:
-        """The pairs of each two groups; their ids are taken when the piece is handed out."""
+        """The pairs of every two groups; their ids are collected when the piece is submitted."""
         for k in cluster.ordered(sorted(range(len(cells)), key=lambda k: -len(members[k]))):
             places = members[k]
             a, b = int(first_group[places[0]]), int(second_group[places[0]])

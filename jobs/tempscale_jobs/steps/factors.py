@@ -1,4 +1,4 @@
-"""Covariance factors of the SOCM sample, whose texts are embedded again."""
+"""Write and read covariance factors of texts, which are embedded again."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.dispatch import missing
 
 CHUNK, _FEWEST, _PARTS = 32, 8, 16
-"""Most texts in one part, which are of similar length, so that they share micro-batches and have factors of similar rank; of
-few texts at least eight, so that all workers have some."""
+"""The most texts of a part, which have similar lengths and so similar ranks; the fewest, and the least number of parts, so
+that all workers have some.
+"""
 
 
 def collect_sample(scope: Embedded, wanted: Sequence[str]) -> None:
-    """Write the covariance factors of the texts of a sample, of which all pairs are measured."""
+    """Write the covariance factors of a sample of texts, for all of its pairs."""
     with scope.journal.stage(scope.named("covariance factors"), len(wanted)) as stage:
         stage.note = f"{collect(scope, wanted, 'factors', stage):,} sampled texts"
 
@@ -36,10 +37,8 @@ def collect(scope: Embedded, wanted: Iterable[str], kind: str, stage: Stage) -> 
     size = max(_FEWEST, min(CHUNK, -(-len(sample) // _PARTS)))
     left = missing(run.storage, pieces.of_sample(run, scope.model, sample, size, [kind]))
     stage.advance(len(sample) - sum(piece.size for piece in left))
-    # They are in the order of their lengths.
     left = [piece._replace(cost=sum(tokens[i] for i in piece.arguments[0])) for piece in left]
-    work = pieces.with_texts(run.storage, texts.within(scope.index, pieces.ids_of(left)), left)
-    work = [piece._replace(arguments=(*piece.arguments, kind)) for piece in work]
+    work = pieces.with_texts(run.storage, texts.within(scope.index, pieces.ids_of(left)), left, kind)
     for piece, _ in scope.crew.run(write_factors, work):
         stage.advance(piece.size)
     return len(sample)
@@ -58,23 +57,23 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table, kind: s
         worker.storage.write_table(worker.part(kind, temperature, number), table)
 
 
-def factor_table(ids: Any, tokens: Sequence[int], found: Sequence[tuple[Any, Any]]) -> pa.Table:
-    """A part from each text's (unit mean, factor), as the encoder returns them."""
-    means = np.stack([mean.numpy() for mean, _ in found])
+def factor_table(ids: Any, tokens: Sequence[int], moments: Sequence[tuple[Any, Any]]) -> pa.Table:
+    """A part from the (unit mean, factor) of each text, as the encoder returns them."""
+    means = np.stack([mean.numpy() for mean, _ in moments])
     return audit.factors(means.shape[1]).build(
         {
             "text_id": ids,
             "tokens": np.asarray(tokens, dtype=np.int32),
             "mean": parts.fixed_lists(means),
-            "rank": np.array([factor.shape[0] for _, factor in found], dtype=np.int32),
-            "factor": [factor.numpy().ravel() for _, factor in found],
+            "rank": np.array([factor.shape[0] for _, factor in moments], dtype=np.int32),
+            "factor": [factor.numpy().ravel() for _, factor in moments],
         }
     )
 
 
 @lru_cache(maxsize=2)
 def read(root: str, names: tuple[str, ...]) -> tuple[list[str], Any, list[Any]]:
-    """Ids, unit means and factors of some parts; the last two are cached, because the tiles of a row share a group."""
+    """Ids, unit means and factors of some parts; the last two calls are cached, because the tiles of a row share a group."""
     import torch
 
     ids, means, factors = list[str](), [], []

@@ -1,6 +1,6 @@
-"""SOCM of small groups of texts: all pairs of a group are measured by the actor that embeds it again, under every τ.
+"""SOCM of small groups of texts: an actor embeds a group again and measures all its pairs, under every τ.
 
-A group is one piece of work and one small row of durable partials. Its factors live and die in the actor.
+A group is one piece of work and one small row of durable partials. Its factors never leave the actor.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 GROUPS = "partials/groups"
 REPLICATES = "replicates.parquet"
-"""The file of the estimates without each group, in the folder of a finished step."""
+"""The file of the estimates without each group in turn."""
 _MOST_GROUPS = 1024
 _ROUNDS = 3
 
 
 def measure(scope: Embedded) -> list[Dealt]:
-    """Measure the pairs of as many groups of texts as are configured, or as the error needs; write their tables."""
+    """Measure the pairs of the configured number of groups, or of as many as the error needs; write their tables."""
     analysis = scope.analysis
     planned = dealing.pairs_of(dealing.deal(scope.texts, analysis, analysis.socm_groups))
     whole, pace = (planned, Pace(1.0)) if analysis.socm_se is None else (None, Pace(None))
@@ -64,7 +64,7 @@ def _measure(scope: Embedded, stage: Stage) -> list[Dealt]:
     groups, dealt = analysis.socm_groups, list[Dealt]()
     for _ in range(_ROUNDS):
         measured, dealt = len(dealt), dealing.deal(scope.texts, analysis, groups)
-        if len(dealt) == measured:  # The corpus has no texts for further groups.
+        if len(dealt) == measured:  # The corpus has no texts for more groups.
             break
         _write(scope, dealt, measured, stage)
         if analysis.socm_se is None:
@@ -86,7 +86,7 @@ def _error(scope: Embedded, temperature: Temperature, dealt: list[Dealt]) -> flo
 
 
 def _write(scope: Embedded, dealt: list[Dealt], first: int, stage: Stage) -> None:
-    """Measure the groups from number `first` on that are not written yet."""
+    """Measure the groups from number `first` on that are missing."""
     run, model, layout = scope.run, scope.model, scope.texts
     share = dealing.shares_of_work(dealt, layout)
     every = [
@@ -98,14 +98,14 @@ def _write(scope: Embedded, dealt: list[Dealt], first: int, stage: Stage) -> Non
     ]  # fmt: skip
     left = missing(run.storage, every)
     advance_by_finished(stage, every, left)
-    work = pieces.with_texts(run.storage, layout.within(scope.index, pieces.ids_of(left)), left)
-    work = [piece._replace(arguments=(*piece.arguments, scope.analysis.socm_regularization)) for piece in work]
+    index, epsilon = layout.within(scope.index, pieces.ids_of(left)), scope.analysis.socm_regularization
+    work = pieces.with_texts(run.storage, index, left, epsilon)
     for piece, _ in scope.crew.run(write_group, work):
         stage.advance(piece.size, piece.cost)
 
 
 def write_group(worker: actor.ModelActor, number: int, work: pa.Table, epsilon: float) -> Callable[[], None]:
-    """Embed the texts of one group; return what writes d_μ and d_Σ of all its pairs, one row for each temperature."""
+    """Embed the texts of one group; return a function that writes d_μ and d_Σ of its pairs, one row a temperature."""
     tokens = worker.encoder.tokenizer(work.column("text").to_pylist())
     padded, encoded = worker.encoder.padded(tokens), list[Any]()
     for temperature in worker.temperatures:

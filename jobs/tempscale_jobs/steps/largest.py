@@ -1,7 +1,6 @@
-"""The most collapsed pairs among the texts of largest tr Σ that were dealt to groups, of which all pairs are measured.
+"""The most collapsed pairs among all pairs of those texts of groups that have the largest tr Σ.
 
-Groups have few pairs, and the worst of few are less bad than the worst of many. A pair of large d_Σ needs texts of large
-tr Σ: d_Σ ≤ (tr Σ_1 + tr Σ_2)/4.
+Pairs inside groups are too few for a ranking. A pair of large d_Σ needs texts of large tr Σ: d_Σ ≤ (tr Σ_1 + tr Σ_2)/4.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from tempscale_jobs.tables.audit import SOCM_PAIRS
 _FACTORS, _TILES = "partials/largest", "partials/largest_pairs"
 """The folders of these texts' factors and of their pairs, until they are ranked."""
 _TILE_TEXTS = 32
-"""Texts on a side of a tile: ten tiles, so that several workers have some."""
+"""Texts on a side of a tile: there are ten tiles, so that several workers have some."""
 
 
 def collect(scope: Embedded, dealt: int) -> None:
-    """Write the factors of the texts that are ranked under any temperature, of so many groups."""
+    """Write the factors of the texts of `dealt` groups that are ranked under any temperature."""
     if all(scope.run.storage.exists(_file(scope, t)) for t in scope.run.temperatures):
         return
     with scope.journal.stage(scope.named("texts of largest tr Σ")) as stage:
@@ -34,9 +33,9 @@ def collect(scope: Embedded, dealt: int) -> None:
         stage.note = f"factors of {factors.collect(scope, ids, _FACTORS, stage):,} texts"
 
 
-def chosen(found: MeasuredGroups, texts: int) -> np.ndarray:
+def chosen(measured: MeasuredGroups, texts: int) -> np.ndarray:
     """The ids of the texts of largest tr Σ; ties by id."""
-    return found.ids[np.lexsort((found.ids.astype(str), -found.trace))[:texts]]
+    return measured.ids[np.lexsort((measured.ids.astype(str), -measured.trace))[:texts]]
 
 
 def _file(scope: Embedded, temperature: Temperature) -> str:
@@ -44,7 +43,7 @@ def _file(scope: Embedded, temperature: Temperature) -> str:
 
 
 def rank(scope: Embedded, temperature: Temperature, dealt: int) -> None:
-    """Write socm_pairs of one temperature, from the texts of so many groups."""
+    """Write socm_pairs of one temperature, from the texts of `dealt` groups."""
     run, model, name = scope.run, scope.model, _file(scope, temperature)
     texts = sum(map(run.storage.rows, run.storage.list(run.place(_FACTORS, model, temperature))))
     step = scope.named("worst pairs", temperature)

@@ -1,7 +1,7 @@
-"""The embedded texts of a model in canonical order, (length interval, place in the source), and where they are in texts/.
+"""The embedded texts of a model in canonical order, (length interval, place in the source), and their rows in texts/.
 
-This process holds a few bytes for each text, and no ids: a text's id is read where it is asked for. Keyed hashes of the ids
-take their place in samples and where ties are broken, so both are the same for any order of the source.
+The driver has a few bytes of each text in memory, and reads ids only when they are needed. Samples and ties use keyed hashes
+of the ids, so both are the same for any order of the source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tempscale_jobs.workers.dispatch import results
 PARTS_OF_A_TASK = 32
 """Parts of texts/ that one task reads."""
 AT_ONCE = 1 << 20
-"""How many texts are searched at a time."""
+"""Texts that are searched together."""
 
 
 class Ids(Protocol):
@@ -56,19 +56,19 @@ class Layout:
     """The number of the first text of each part of texts/, and last that of all texts."""
     edges: tuple[int, ...]
     corpus_texts: int
-    """Usable texts of the corpus that these were drawn from."""
+    """Usable texts of the corpus; these texts may be a sample."""
     seed: int = 0
     documents: np.ndarray | None = None
-    """A digest of the document of each text; None where no text has one."""
+    """A digest of the document of each text; None if no text has one."""
     source: np.ndarray | None = None
-    """The shard and row that each text was read to; None where each part of texts/ is of the shard of its number."""
+    """The shard and row of each text; None if part k of texts/ is of shard k."""
 
     def __len__(self) -> int:
         return len(self.key)
 
     @property
     def pairs(self) -> int:
-        """How many pairs of texts there are."""
+        """The number of pairs of texts."""
         return len(self) * (len(self) - 1) // 2
 
     def are_distinct(self) -> bool:
@@ -81,11 +81,7 @@ class Layout:
         return len(set(ids)) == len(ids)
 
     def places(self, ids: Iterable[str]) -> np.ndarray:
-        """The place of each of these texts in this order.
-
-        Raises:
-            KeyError: the layout lacks a text.
-        """
+        """The place of each of these texts, in this order; a KeyError if one is missing."""
         text_ids = list(ids)
         where = self.where(text_ids)
         return np.array([where[text_id] for text_id in text_ids], dtype=np.int64)
@@ -110,7 +106,7 @@ class Layout:
         return {i: place for i, place in zip(self.ids[places].tolist(), places.tolist(), strict=True) if i in asked}
 
     def sample(self, size: int, among: np.ndarray | None = None) -> np.ndarray:
-        """The places of the texts of smallest keyed hash, ascending by it; `among` some places. See `seeded_sample`."""
+        """The places of the texts of smallest keyed hash, ascending by it, of all or `among` some: see `seeded_sample`."""
         keys = self.key if among is None else self.key[among]
         if size < len(keys):
             least = np.flatnonzero(keys <= np.partition(keys, size - 1)[size - 1]) if size else np.zeros(0, np.int64)
@@ -120,7 +116,7 @@ class Layout:
         return chosen if among is None else among[chosen]
 
     def by_label(self) -> np.ndarray:
-        """The places of all texts, ascending by keyed hash, int32; a text's rank there is its label and breaks ties."""
+        """The places of all texts, int32, ascending by keyed hash; a text's rank in this order is its label."""
         return np.argsort(self.key, kind="stable").astype(np.int32)
 
     def texts_by_interval(self) -> np.ndarray:
@@ -128,27 +124,27 @@ class Layout:
         return np.bincount(self.interval, minlength=len(self.edges))
 
     def parts_and_rows(self, places: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The parts of texts/, and the rows in them, of the texts at some places."""
+        """The parts of texts/ that have the texts at some places, and the rows in them."""
         return _parts_and_rows(self.stored[places], self.starts)
 
     def shards_of(self, places: np.ndarray) -> np.ndarray:
-        """The numbers of the shards that hold the texts at some places."""
+        """The numbers of the shards that have the texts at some places."""
         if self.source is None:
             return self.parts_and_rows(places)[0]
         return np.asarray(self.source[places] // source_row(1, 0))
 
     def within(self, index: Index, ids: Iterable[str]) -> Index:
-        """The index with only those shards that hold some of these texts."""
+        """The index with only those shards that have some of these texts."""
         places = np.array([*self.where(ids).values()], dtype=np.int64)
         return replace(index, shards=tuple(index.shards[k] for k in np.unique(self.shards_of(places)).tolist()))
 
     def documents_of(self, places: np.ndarray) -> pa.Array:
-        """The documents of the texts at these places, as a column; null where texts come without documents."""
+        """The documents of the texts at these places, as a column; null without documents."""
         return pa.nulls(len(places), pa.int64()) if self.documents is None else pa.array(self.documents[places])
 
     @property
     def correction(self) -> float:
-        """The finite-population factor of errors of these texts' means, where they are a sample of the corpus."""
+        """The finite-population factor of errors of these texts' means; 0 if they are the whole corpus."""
         return finite_population(len(self), self.population(len(self)))
 
     def population(self, texts: float) -> float:
@@ -189,7 +185,7 @@ def column(run: Run, model: Model, temperature: Temperature, layout: Layout, nam
 
 
 def rows_of(storage: Storage, names: list[str], part: np.ndarray, row: np.ndarray) -> np.ndarray:
-    """The embeddings in these rows of these parts, in the order given."""
+    """The embeddings in these rows of these parts, in this order."""
     embeddings: np.ndarray | None = None
     used = np.unique(part).tolist()
     places = [np.flatnonzero(part == number) for number in used]
@@ -203,13 +199,13 @@ def rows_of(storage: Storage, names: list[str], part: np.ndarray, row: np.ndarra
 
 
 class Order(NamedTuple):
-    """How texts are laid out."""
+    """The settings of a layout."""
 
     edges: tuple[int, ...]
     """Lower edges of the length intervals."""
     seed: int
     corpus_texts: int = 0
-    """Usable texts of the corpus, of which these may be a sample."""
+    """Usable texts of the corpus."""
 
 
 def layout(run: Run, cluster: Cluster, model: Model, order: Order) -> Layout:
@@ -222,7 +218,7 @@ def layout(run: Run, cluster: Cluster, model: Model, order: Order) -> Layout:
     tokens = np.concatenate([look.tokens for look in looks])
     interval = interval_of(tokens, edges).astype(np.int16)
     source, nonempty = None, [look for look in looks if len(look.tokens)]
-    if any(look.source is not None for look in nonempty):  # Parts of the cache and others, together in the source's order.
+    if any(look.source is not None for look in nonempty):  # Merge parts from the cache and others in the source's order.
         source = np.concatenate([look.source for look in nonempty])
         stored = np.lexsort((source, interval)).astype(np.uint32)
     else:
@@ -242,17 +238,17 @@ def layout(run: Run, cluster: Cluster, model: Model, order: Order) -> Layout:
 
 
 def of_each(cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """The results of a function of each of these arguments, in this process where there is one piece, else by tasks."""
+    """The results of a function for each of these arguments: of one in this process, of several by tasks."""
     if len(work) > 1:
         return results(cluster, function, work, "parts of texts")
     return [function(*arguments) for arguments in work]
 
 
 class _Look(NamedTuple):
-    """What the layout takes from some parts of texts/, one entry for each of their texts."""
+    """The columns of some parts of texts/ that a layout needs, one entry for each text."""
 
     texts: list[int]
-    """How many each part has."""
+    """The number of texts of each part."""
     tokens: np.ndarray
     key: np.ndarray
     documents: np.ndarray | None
@@ -271,22 +267,19 @@ def _look(storage: Storage, names: list[str], seed: int) -> _Look:
 
 
 def _own_documents(storage: Storage, names: list[str]) -> np.ndarray:
-    """The document of each text of some parts in which no text has one: its own."""
+    """A document for each text of some parts in which no text has one: the text itself."""
     ids = (text_id for name in names for text_id in storage.read_table(name, ["text_id"]).column("text_id").to_pylist())
     return np.array([own_document(text_id) for text_id in ids], dtype=np.int64)
 
 
 def documents_of(columns: Sequence[pa.ChunkedArray], ids: Sequence[str]) -> np.ndarray | None:
-    """The document of each text from the columns `document` of texts/; a text without one is its own.
-
-    None where no text has one.
-    """
+    """`filled_documents` of the columns `document` of texts/; None if no text has a document."""
     digests = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.int64())
     return None if digests.null_count == len(digests) else filled_documents(digests, pa.array(ids, pa.string()))
 
 
 def filled_documents(digests: pa.ChunkedArray, ids: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """The document of each text, where some may have one; a text without one is its own."""
+    """The document of each text; a text without one is a document itself."""
     missing = digests.is_null().to_numpy()
     documents = np.zeros(len(digests), dtype=np.int64)
     documents[~missing] = digests.drop_null().to_numpy()

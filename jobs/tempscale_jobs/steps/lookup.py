@@ -1,8 +1,8 @@
-"""Copy what a cache has of a corpus into texts/, and give the other texts new shards.
+"""Copy the cached texts of a corpus into texts/, and write new shards of the others.
 
-Digests of contents are exchanged over ranges of buckets, so that no process knows all texts and each bucket is read once:
-a task for each group of shards sorts its texts by digest, one for each range of buckets takes its share of all groups and
-looks it up, and one for each group writes what was found of it and what is absent, both in the source's order.
+Digests of contents are exchanged over ranges of buckets, so that no process has all texts and each bucket is read once: a
+task for each group of shards sorts its texts by digest; a task for each range of buckets takes its part of all groups and
+looks it up; and a task for each group writes its found and its absent texts, both in the source's order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tempscale_jobs.corpus.shards import TextShards, rewritten, source_row
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import EXCEPTIONS, Model, Run, cached, of_unit
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps.cache import BUCKETS, Cache, folder, is_foreign, key, known
+from tempscale_jobs.steps.cache import BUCKETS, Cache, cached_texts, folder, is_foreign, key
 from tempscale_jobs.steps.scope import Scope
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers.dispatch import results
@@ -32,29 +32,29 @@ from tempscale_jobs.workers.dispatch import results
 TEXTS_OF_A_GROUP, TEXTS_OF_A_RANGE = 131_072, 32_768
 """About the texts of a group of shards, and those that one task looks up: 50 MB of embeddings at 384 dimensions."""
 _SORTED_ROWS = 16_384
-"""Texts of a row group: what a range of buckets does not need of a group of shards is not read."""
+"""Texts of a row group of sorted contents; readers skip the row groups that they do not need."""
 _FOUND_ROWS = 1024
-"""The same of what was found, which a group of shards takes its share of."""
+"""The same of found texts."""
 _STORED_ROWS = 8192
-"""The same of texts/, of which some steps need a few texts."""
+"""The same of texts/."""
 _BY_CONTENT = [("content_sha", "ascending"), ("source_row", "ascending")]
 
 
 @dataclass(frozen=True)
 class LookedUp:
-    """The result of a look-up, kept so that a resumed run embeds the same texts even if the cache has changed."""
+    """The result of a look-up; it is stored, so that a resumed run embeds the same texts even if the cache has changed."""
 
     shards: tuple[Shard, ...]
     """The texts to embed."""
     found: int = 0
     """Texts copied from the cache."""
     ignored: dict[str, int] = field(default_factory=dict)
-    """How many files, keys and entries of the cache were not used, by reason."""
+    """The number of unused files, keys and entries of the cache, by reason."""
 
     def in_words(self, texts: int) -> str:
-        """What came of the look-up of so many texts."""
-        unused = "".join(f"; not used: {number:,} {why}" for why, number in sorted(self.ignored.items()))
-        return f"{self.found:,} of {count(texts, 'text')} known{unused}"
+        """The result of the look-up of `texts` texts, for the terminal."""
+        unused = "".join(f"; ignored: {number:,} {why}" for why, number in sorted(self.ignored.items()))
+        return f"{self.found:,} of {count(texts, 'text')} in the cache{unused}"
 
 
 def look_up(scope: Scope, cache: Cache | None) -> LookedUp:
@@ -67,7 +67,7 @@ def look_up(scope: Scope, cache: Cache | None) -> LookedUp:
             data["found"],
             data.get("ignored", {}),
         )
-    for temperature in run.temperatures:  # Parts of an unfinished look-up, and of texts that it left to embed.
+    for temperature in run.temperatures:  # Remove parts of an unfinished look-up, and of texts embedded after it.
         place = run.place("texts", model, temperature)
         if any("/part-cached-" in part for part in run.storage.list(place)):
             run.storage.remove(place)
@@ -77,47 +77,47 @@ def look_up(scope: Scope, cache: Cache | None) -> LookedUp:
         if plan.found:
             note = f"{model.label}: {plan.found} of {index.analysed} texts from the cache, whose last digits may differ"
             run.storage.write_json(f"{run.place(EXCEPTIONS, model)}/cache.json", note)
-    # Without a cache the index has the shards, whether or not a later session has one.
+    # Without a cache the shards are those of the index, even if a resumed run has a cache.
     run.storage.write_json(name, asdict(plan) if cache is not None else {"shards": None, "found": 0})
     return plan
 
 
 def planned(run: Run, model: Model) -> str:
-    """The file with what a model embeds, and what came from the cache."""
+    """The file of a model's `LookedUp`."""
     return f"{run.place('partials/cache', model)}/plan.json"
 
 
 def ignored(run: Run, model: Model) -> dict[str, int]:
-    """How many files, keys and entries of the cache were not used, by reason."""
+    """The number of unused files, keys and entries of the cache, by reason."""
     name = planned(run, model)
     counts: dict[str, int] = run.storage.read_json(name).get("ignored", {}) if run.storage.exists(name) else {}
     return counts
 
 
 class Exchange(NamedTuple):
-    """What all tasks of a look-up know."""
+    """The arguments that all tasks of a look-up share."""
 
     storage: Storage
     cache: str
     keys: list[str]
-    """The folder of each temperature in the cache,"""
+    """The folder of each temperature in the cache."""
     texts: list[str]
-    """and in texts/."""
+    """The folder of each temperature in texts/."""
     scratch: str
     dim: int
     """Dimensions of the model's embeddings."""
 
     def found(self, temperature: int, part: int) -> str:
-        """What one range of buckets has under one temperature, in the source's order."""
+        """The file of the texts that one range of buckets has under one temperature, in the source's order."""
         return f"{self.scratch}/found-{temperature:08d}-{part:08d}.parquet"
 
     def absent(self, part: int) -> str:
-        """The places of the texts that one range of buckets does not have."""
+        """The file of the places of the texts that one range of buckets does not have."""
         return f"{self.scratch}/absent-{part:08d}.parquet"
 
 
 def look_up_all(scope: Scope, cache: Cache) -> LookedUp:
-    """Look all texts of a source up."""
+    """Look up all texts of a source in the cache."""
     run, cluster, model, index = scope.run, scope.cluster, scope.model, scope.index
     contents = TextShards(scope.source, scope.encoding, "")
     store, keys = Storage(cache.root), [key(cache, cluster, model, t) for t in run.temperatures]
@@ -150,7 +150,7 @@ def look_up_all(scope: Scope, cache: Cache) -> LookedUp:
 
 
 def _groups(shards: Sequence[Shard]) -> list[tuple[int, list[Shard]]]:
-    """Consecutive shards of about as many texts as a unit of a source has, each group with the number of its first."""
+    """Groups of consecutive shards with about `TEXTS_OF_A_GROUP` texts, each with the number of its first shard."""
     groups, texts = list[tuple[int, list[Shard]]](), TEXTS_OF_A_GROUP
     for number, shard in enumerate(shards):
         if texts >= TEXTS_OF_A_GROUP:
@@ -162,12 +162,12 @@ def _groups(shards: Sequence[Shard]) -> list[tuple[int, list[Shard]]]:
 
 
 def sorted_name(first: int) -> str:
-    """The texts of a group of shards by their contents, the same for all models; `first` is its first shard."""
+    """The file of the sorted contents of a group of shards from shard `first` on, the same for all models."""
     return f"{of_unit('contents', first)}.parquet"
 
 
 def sort_group(how: Exchange, first: int, names: list[str]) -> None:
-    """Write the texts of a group of shards, without what they say, in the order of their contents."""
+    """Write digests, ids and places of the texts of a group of shards, sorted by digest."""
     if how.storage.exists(sorted_name(first)):
         return
     tables = []
@@ -181,19 +181,16 @@ def sort_group(how: Exchange, first: int, names: list[str]) -> None:
 
 
 def look_up_range(how: Exchange, groups: list[int], buckets: range, number: int) -> tuple[int, Counter[str]]:
-    """Write the texts of a range of buckets that every key has, and the places of the others.
-
-    Return how many texts all keys have, and what of the cache was not used.
-    """
+    """Write the texts of some buckets that every key has, and the places of the others, and count the former."""
     ends = f"{buckets[0]:02x}", f"{buckets[-1] + 1:02x}" if buckets[-1] + 1 < BUCKETS else None
     contents = pa.concat_tables([how.storage.read_range(sorted_name(group), "content_sha", *ends) for group in groups])
     contents = contents.sort_by("source_row")
     store, tables, ignored = Storage(how.cache), list[pa.Table](), Counter[str]()
     everywhere = set(contents.column("content_sha").to_pylist())
     for place in how.keys:
-        held = known(store, place, buckets, everywhere, how.dim)
-        ignored += held.ignored
-        tables.append(held.texts)
+        in_cache = cached_texts(store, place, buckets, everywhere, how.dim)
+        ignored += in_cache.ignored
+        tables.append(in_cache.texts)
         everywhere &= set(tables[-1].column("content_sha").to_pylist())
     hit = pc.is_in(contents.column("content_sha"), pa.array(sorted(everywhere), pa.string()))
     hits = contents.filter(hit)
@@ -211,10 +208,7 @@ def look_up_range(how: Exchange, groups: list[int], buckets: range, number: int)
 def write_hits(
     how: Exchange, contents: TextShards, group: tuple[int, list[str]], found: list[int], target: str
 ) -> list[tuple[str, int, int]]:
-    """Write what was found of a group of shards to texts/, and the others as new shards; return what is known of these.
-
-    A group is the number of its first shard, and the names of all.
-    """
+    """Write the found texts of a group (first shard, names) to texts/, and the others as new shards, which are returned."""
     first, names = group
     span = "source_row", source_row(first, 0), source_row(first + len(names), 0)
     for k, place in enumerate(how.texts):

@@ -1,6 +1,6 @@
-"""Nearest texts: those that the tiles found for every text, merged; and those of texts that ask the whole corpus.
+"""Nearest texts: merge those of every text from the tiles, or search the whole corpus for queries.
 
-Both are written twice: as `neighbours`, with ids, and as numbers that are counted and then removed.
+Both are written twice: as `neighbours`, with ids, and as numbers, which are counted and then removed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import NEIGHBOURS
 from tempscale_jobs.workers.dispatch import Piece, later, run_tasks, share
 
-ASKING = 4096
-"""Texts that ask together: their embeddings are with a task beside a block."""
+QUERIES_OF_A_TASK = 4096
+"""Queries of a task, whose embeddings are in memory next to a block."""
 
 
 class Names(NamedTuple):
-    """The ids of texts by their labels. Only tasks hold those of all texts."""
+    """The ids of texts by their labels. Only tasks have those of all texts in memory."""
 
     ids: pa.Array
     """With offsets of 64 bits: the ids of a hundred million texts have more than 2³¹ bytes."""
     labels: np.ndarray | None
-    """The labels of these texts, ascending; None where they are all."""
+    """The labels of these texts, ascending; None for all texts."""
 
     def of(self, label: np.ndarray) -> pa.Array:
         """The ids of the texts with these labels."""
@@ -46,13 +46,13 @@ class Names(NamedTuple):
 
 @dataclass(frozen=True)
 class Labels:
-    """The texts of a corpus by the labels that tiles call them by."""
+    """The texts of a corpus by the labels that tiles use."""
 
     scope: Embedded
     order: np.ndarray
     """The place in canonical order of each label."""
     every: Any = None
-    """A reference to the names of all; None where each task is given those that it needs."""
+    """A reference to the names of all texts; None if each task receives the names that it needs."""
 
     @classmethod
     def of(cls, scope: Embedded, temperature: Temperature, all_names: bool) -> Labels:
@@ -64,7 +64,7 @@ class Labels:
         return cls(scope, order, later(names_of_all, scope.run.storage, files, scope.texts.stored[order]))
 
     def names(self, labels: np.ndarray) -> Any:
-        """The names of the texts with these labels, or a reference to those of all."""
+        """The names of the texts with these labels, or a reference to those of all texts."""
         if self.every is not None:
             return self.every
         known = labels[labels != NOBODY]
@@ -85,10 +85,7 @@ def names_of_all(storage: Storage, files: list[str], stored: np.ndarray) -> Name
 
 
 def merge(grid: Tiling, neighbours: str, bounds: list[tuple[int, int]], labels: Labels) -> list[str]:
-    """Merge and write the neighbours of every panel's texts; return the parts with their numbers.
-
-    `bounds` are [start, stop) of each block.
-    """
+    """Merge and write the neighbours of every panel's texts; return the parts with numbers. `bounds` are those of blocks."""
     starts, order = [bounds[grid.panel(k)[0]][0] for k in range(grid.panels)], share(labels.order)
     pieces = [
         Piece(k, (grid, _Panel(k, start, neighbours), labels.every, order), f"panel {k}") for k, start in enumerate(starts)
@@ -105,7 +102,7 @@ class _Panel(NamedTuple):
     start: int
     """The place of the first of its texts."""
     neighbours: str
-    """The folder of the merged ones."""
+    """The folder of the merged neighbours."""
 
 
 def _merge_panel(grid: Tiling, panel: _Panel, names: Names, order: np.ndarray) -> None:
@@ -140,26 +137,26 @@ def _graph(near: Nearest, ids: pa.Array, names: Names) -> pa.Table:
 
 
 def _write_found(storage: Storage, name: str, asker: np.ndarray, near: Nearest, order: np.ndarray) -> None:
-    """Write whose nearest texts are at which places in canonical order."""
+    """Write the places in canonical order of each query's nearest texts."""
     place = np.where(near.label == NOBODY, NOBODY, order[np.where(near.label == NOBODY, 0, near.label)])
     columns = {"asker": asker.astype(np.int32), "place": parts.fixed_lists(place.astype(np.int32))}
     storage.write_table(name, parts.found(place.shape[1]).build(columns))
 
 
 @dataclass(frozen=True)
-class Asking:
-    """Texts of a run that ask a corpus for their nearest: queries, or texts of the corpus itself."""
+class Queries:
+    """Queries for their nearest texts of a corpus: texts of the run queries/, or of the corpus itself."""
 
     run: Run
     layout: Layout
     places: np.ndarray
-    """Which of its texts ask."""
+    """The places of the queries in the layout."""
     numbers: np.ndarray
-    """The number of each of these among those that can ask: a text's place, or a query's number."""
-    own: bool
-    """Whether they are texts of the corpus, which are no neighbours of themselves."""
-    taken: Sequence[np.ndarray] | None = None
-    """What is taken off the cosines of each block's texts, so that they are found by corrected similarity too."""
+    """The number of each query: a text's place, or a query's number."""
+    from_corpus: bool
+    """Whether they are texts of the corpus, which are not their own neighbours."""
+    offsets: Sequence[np.ndarray] | None = None
+    """The offsets of each block's texts, for a search by corrected similarity too."""
     plain: bool = True
     """Whether the nearest by cosine are written."""
 
@@ -169,74 +166,76 @@ CORRECTED = "partials/neighbours_corrected"
 
 
 class FoundNeighbours(NamedTuple):
-    """The nearest texts of those that asked."""
+    """The nearest texts of some queries."""
 
     files: list[str]
-    """The parts with the numbers of their nearest texts by cosine;"""
+    """The parts with the numbers of their nearest texts by cosine."""
     corrected: list[str]
-    """by corrected similarity;"""
+    """The same by corrected similarity."""
     kept: np.ndarray
-    """and of each, the share of its nearest texts that are the same by both,"""
+    """The share of each query's nearest texts that are the same by both."""
     interval: np.ndarray
-    """and its interval."""
+    """The interval of each query."""
 
 
-def ask(temperature: Temperature, grid: Tiling, asking: Asking, corpus: Labels) -> FoundNeighbours:
-    """Find the nearest texts of some in all blocks of the corpus, and write them."""
-    cluster, model, taken = corpus.scope.cluster, corpus.scope.model, asking.taken
-    files = asking.run.storage.list(asking.run.place("texts", model, temperature))
-    groups = [slice(k, k + ASKING) for k in range(0, len(asking.places), ASKING)]
-    labels = np.full(len(asking.places), NOBODY, np.int32)
-    if asking.own:
-        labels = corpus.labels_of(asking.places)
-    asked: dict[int, Any] = {}
-    """The embeddings of a group, until all panels have seen them."""
+def search(temperature: Temperature, grid: Tiling, queries: Queries, corpus: Labels) -> FoundNeighbours:
+    """Find and write the nearest texts of some queries in all blocks of the corpus."""
+    cluster, model, offsets = corpus.scope.cluster, corpus.scope.model, queries.offsets
+    files = queries.run.storage.list(queries.run.place("texts", model, temperature))
+    groups = [slice(k, k + QUERIES_OF_A_TASK) for k in range(0, len(queries.places), QUERIES_OF_A_TASK)]
+    labels = np.full(len(queries.places), NOBODY, np.int32)
+    if queries.from_corpus:
+        labels = corpus.labels_of(queries.places)
+    embeddings: dict[int, Any] = {}
+    """The embeddings of a group of queries, until they were compared with all panels."""
     seen, near = dict.fromkeys(range(len(groups)), 0), dict[int, tuple[Nearest, ...]]()
 
     def searches() -> Iterator[Piece]:
-        """Each group and panel; the embeddings of a group are read for the first of its panels."""
+        """Every group and panel; the embeddings of a group are read for its first panel."""
         for group, panel in cluster.ordered([(g, p) for g in range(len(groups)) for p in range(grid.panels)]):
-            if group not in asked:
-                rows = asking.layout.parts_and_rows(asking.places[groups[group]])
-                asked[group] = later(_read, asking.run.storage, files, rows, labels[groups[group]], grid.precision)
-            subtracted = None if taken is None else [taken[number] for number in grid.panel(panel)]
-            arguments = (grid, panel, asked[group], grid.neighbours + asking.own, subtracted)
-            yield Piece((group, panel), arguments, f"asking {group}, {panel}")
+            if group not in embeddings:
+                rows = queries.layout.parts_and_rows(queries.places[groups[group]])
+                embeddings[group] = later(_read, queries.run.storage, files, rows, labels[groups[group]], grid.precision)
+            subtracted = None if offsets is None else [offsets[number] for number in grid.panel(panel)]
+            arguments = (grid, panel, embeddings[group], grid.neighbours + queries.from_corpus, subtracted)
+            yield Piece((group, panel), arguments, f"queries {group}, panel {panel}")
 
     for piece, rankings in run_tasks(cluster, _nearest, searches()):
         group, _ = piece.number
         near[group] = tuple(a.merged(b) for a, b in zip(near[group], rankings, strict=True)) if group in near else rankings
         seen[group] += 1
         if seen[group] == grid.panels:
-            del asked[group]
-    if asking.own:
+            del embeddings[group]
+    if queries.from_corpus:
         near = {k: tuple(_others(ranking, labels[groups[k]]) for ranking in rankings) for k, rankings in near.items()}
     known = np.unique(
         np.concatenate([labels, *(ranking.label.ravel() for rankings in near.values() for ranking in rankings)])
     )
-    names, order, asker = corpus.names(known), share(corpus.order), "corpus" if asking.own else "queries"
+    names, order, asker = corpus.names(known), share(corpus.order), "corpus" if queries.from_corpus else "queries"
     targets = [
-        (asker, asking.run.place("neighbours", model, temperature)),
-        (f"{asker}-corrected", asking.run.place(CORRECTED, model, temperature)),
+        (asker, queries.run.place("neighbours", model, temperature)),
+        (f"{asker}-corrected", queries.run.place(CORRECTED, model, temperature)),
     ]
-    lists = [*([0] if asking.plain else []), *([1] if taken is not None else [])]
+    lists = [*([0] if queries.plain else []), *([1] if offsets is not None else [])]
 
     def answers() -> Iterator[Piece]:
-        """Each group and list."""
+        """Every group and list."""
         for k, list_of in cluster.ordered([(k, list_of) for list_of in lists for k in range(len(groups))]):
             here, (name, folder) = groups[k], targets[list_of]
-            ids: Any = labels[here] if asking.own else pa.array(asking.layout.ids[asking.places[here]], pa.string())
-            answer = _Answer(ids, asking.numbers[here], near[k][list_of])
-            places = (asking.run.storage, numbered(folder, k)), (grid.storage, grid.found(name, k))
+            ids: Any = labels[here]
+            if not queries.from_corpus:
+                ids = pa.array(queries.layout.ids[queries.places[here]], pa.string())
+            answer = _Answer(ids, queries.numbers[here], near[k][list_of])
+            places = (queries.run.storage, numbered(folder, k)), (grid.storage, grid.found(name, k))
             yield Piece((k, list_of), (answer, *places, names, order), f"answers {k}, {list_of}")
 
     for _ in run_tasks(cluster, _write_answer, answers()):
         pass
     names_of = [[grid.found(asker, k) for k in range(len(groups))] for asker, _ in targets]
-    shares = [_shares_kept(*near[k]) for k in range(len(groups))] if taken is not None else [np.zeros(0)]
+    shares = [_shares_kept(*near[k]) for k in range(len(groups))] if offsets is not None else [np.zeros(0)]
     return FoundNeighbours(
-        names_of[0] if asking.plain else [], names_of[1] if taken is not None else [], np.concatenate(shares),
-        asking.layout.interval[asking.places],
+        names_of[0] if queries.plain else [], names_of[1] if offsets is not None else [], np.concatenate(shares),
+        queries.layout.interval[queries.places],
     )  # fmt: skip
 
 
@@ -255,16 +254,16 @@ def _read(
     return Block(embeddings, np.zeros(len(labels), np.int64), labels)
 
 
-def _nearest(grid: Tiling, panel: int, asking: Block, k: int, taken: list[np.ndarray] | None) -> tuple[Nearest, ...]:
-    """The nearest texts of one panel, by cosine and, where something is `taken` off that, by what is left."""
+def _nearest(grid: Tiling, panel: int, queries: Block, k: int, offsets: list[np.ndarray] | None) -> tuple[Nearest, ...]:
+    """The nearest texts of one panel, by cosine and, with offsets, by corrected similarity."""
     panel_blocks = (blocks.read_block(grid, number, grid.precision) for number in grid.panel(panel))
-    if taken is None:
-        return (nearest(asking, panel_blocks, k),)
-    return nearest_corrected(asking, zip(panel_blocks, taken, strict=True), k)
+    if offsets is None:
+        return (nearest(queries, panel_blocks, k),)
+    return nearest_corrected(queries, zip(panel_blocks, offsets, strict=True), k)
 
 
 def _others(near: Nearest, labels: np.ndarray) -> Nearest:
-    """The nearest texts without the asking text itself, or without the farthest where it is not among them."""
+    """The nearest texts without the query itself, or without the farthest if the query is not among them."""
     itself = near.label == labels[:, None]
     itself[~itself.any(1), -1] = True
     shape = len(near.label), near.label.shape[1] - 1
@@ -272,10 +271,10 @@ def _others(near: Nearest, labels: np.ndarray) -> Nearest:
 
 
 class _Answer(NamedTuple):
-    """The nearest texts of some that asked."""
+    """The nearest texts of a group of queries."""
 
     asked: pa.Array | np.ndarray
-    """The ids of these, or their labels where they are of the corpus."""
+    """The ids of the queries, or their labels if they are texts of the corpus."""
     numbers: np.ndarray
     near: Nearest
 
@@ -283,7 +282,7 @@ class _Answer(NamedTuple):
 def _write_answer(
     answer: _Answer, graph: tuple[Storage, str], by_place: tuple[Storage, str], names: Names, order: np.ndarray
 ) -> None:
-    """Write the nearest texts of some that asked: as a graph with ids, and by place to be counted."""
+    """Write the nearest texts of a group of queries: as a graph with ids, and by place for the counts."""
     ids = names.of(answer.asked) if isinstance(answer.asked, np.ndarray) else answer.asked
     storage, name = graph
     storage.write_table(name, _graph(answer.near, ids, names))

@@ -13,12 +13,10 @@ if TYPE_CHECKING:
 
 
 class Factors(NamedTuple):
-    """Some texts."""
+    """The unit means (texts, d) and the covariance factors of some texts."""
 
     means: Tensor
-    """Unit means (texts, d),"""
     factors: Sequence[Tensor]
-    """and covariance factors."""
 
     def on(self, device: torch.device | str) -> Factors:
         """The same on a device."""
@@ -30,11 +28,10 @@ class Factors(NamedTuple):
 
 
 class Values(NamedTuple):
-    """Values of pairs, in one order."""
+    """The values of pairs, and the places `row` and `column` of their texts."""
 
     row: np.ndarray
     column: np.ndarray
-    """The places of the two texts."""
     d_mu: np.ndarray
     d_sigma: np.ndarray
 

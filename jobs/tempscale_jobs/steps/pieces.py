@@ -1,8 +1,9 @@
-"""The pieces of a sample of texts, each of which one worker embeds again."""
+"""The pieces of a sample of texts that workers embed again."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,7 +15,7 @@ from tempscale_jobs.workers.dispatch import Piece
 
 
 def of_sample(run: Run, model: Model, sample: Sequence[str], size: int, kinds: Sequence[str]) -> list[Piece]:
-    """Pieces of `size` texts, each of which writes a part of every kind under every temperature; with the texts' ids."""
+    """Pieces of `size` texts with their ids; each piece writes a part of every kind under every temperature."""
     pieces = []
     for number, start in enumerate(range(0, len(sample), size)):
         ids = list(sample[start : start + size])
@@ -29,11 +30,10 @@ def ids_of(pieces: Iterable[Piece]) -> set[str]:
     return {text_id for piece in pieces for text_id in piece.arguments[0]}
 
 
-def with_texts(storage: Storage, index: Index, pieces: Iterable[Piece]) -> list[Piece]:
-    """The same pieces for workers, which are given a number and a table of ids and texts; these are read from the index."""
-    pieces = list(pieces)
+def with_texts(storage: Storage, index: Index, pieces: Sequence[Piece], *further: Any) -> list[Piece]:
+    """The same pieces for workers: a number, a table of ids and texts, which are read from the index, and `further`."""
     texts = texts_of(storage, index, ids_of(pieces)) if pieces else {}
     tables = [
         pa.table({"text_id": ids, "text": [texts[i] for i in ids]}) for ids in (piece.arguments[0] for piece in pieces)
     ]
-    return [piece._replace(arguments=(piece.number, table)) for piece, table in zip(pieces, tables, strict=True)]
+    return [piece._replace(arguments=(piece.number, table, *further)) for piece, table in zip(pieces, tables, strict=True)]

@@ -20,12 +20,12 @@ SAMPLE, CHUNK = 256, 64
 
 
 def measure(scope: Embedded) -> None:
-    """Measure the least and mean cosine of a sample's embeddings to those in float32, over all temperatures, and keep it."""
+    """Write the least and the mean cosine of a sample's embeddings to those in float32, over all temperatures."""
     if scope.encoding.precision == "float32":
         return
     with scope.journal.stage(scope.named("precision"), min(len(scope.texts), SAMPLE)) as stage:
         result = _cosine_to_float32(scope, stage)
-        stage.note = f"cosine to float32: {result['cosine_least']:.6f} at least, {result['cosine_mean']:.6f} in the mean"
+        stage.note = f"cosine to float32: at least {result['cosine_least']:.6f}, on average {result['cosine_mean']:.6f}"
 
 
 def _cosine_to_float32(scope: Embedded, stage: Stage) -> dict[str, Any]:
@@ -51,13 +51,13 @@ def _cosine_to_float32(scope: Embedded, stage: Stage) -> dict[str, Any]:
 
 
 def result_name(model: Model) -> str:
-    """The name of the file that keeps a model's result."""
+    """The file of a model's result."""
     return f"{place('partials/precision', model)}.json"
 
 
 @contextmanager
 def in_float32(worker: actor.ModelActor) -> Iterator[Encoder]:
-    """A worker's encoder in float32: the same one, or where its weights are rounded another, which is loaded and dropped."""
+    """A worker's encoder in float32: the same one or, if its weights are rounded, a temporary one."""
     import torch
 
     from tempscale.model.encoder import Encoder
@@ -78,7 +78,7 @@ def in_float32(worker: actor.ModelActor) -> Iterator[Encoder]:
 
 
 def cosines_to_float32(worker: actor.ModelActor, number: int, texts: list[str]) -> tuple[float, float]:
-    """The least and the summed cosine of some texts' embeddings to those in float32."""
+    """The least cosine of some texts' embeddings to those in float32, and the sum of these cosines."""
     tokens = worker.encoder.tokenizer(texts)
     padded, least, total = worker.encoder.padded(tokens), 1.0, 0.0
     for temperature in worker.temperatures:

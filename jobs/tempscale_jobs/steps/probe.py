@@ -1,4 +1,4 @@
-"""The prefix probe: it embeds the same long texts cut to 32, 64, … tokens, and so separates length from topic."""
+"""The prefix probe: embed the same long texts cut to 32, 64, … tokens, which separates length from topic."""
 
 from __future__ import annotations
 
@@ -26,24 +26,20 @@ from tempscale_jobs.workers.dispatch import missing
 SHORTEST_PREFIX = 32
 CHUNK = 8
 _FIRST_TEXTS, _MOST_TEXTS, _ROUNDS = 64, 1000, 3
-"""Texts that a wanted error begins with, and ends with at most; three rounds, because the first errors are rough."""
+"""The first and the largest number of texts for a configured error; three rounds, because the first errors are rough."""
 PREFIXES = "partials/prefixes"
 """The folder of the prefixes' embeddings, 8 texts in a part."""
 
 
 def probe(scope: Embedded) -> None:
-    """Embed the prefixes of some texts under every temperature and write the table of the probe.
-
-    These are `probe_sample` texts, or as many as the wanted error of the prefix gap takes; none if fewer than 30 are long
-    enough for two prefixes.
-    """
+    """Embed the prefixes of some texts under every temperature and write the table of the probe."""
     if scope.analysis.probe_sample == 0:
         return
     with scope.journal.stage(scope.named("prefix probe")) as stage:
         lengths = prefixes(scope.texts, scope.model.max_length)
         eligible = np.flatnonzero(scope.texts.tokens >= lengths[-1]) if lengths else np.zeros(0, np.int64)
         if len(eligible) < 2 or not lengths:
-            stage.note = "left out: too few texts are long enough"
+            stage.note = "skipped: too few texts are long enough"
             return
         size = _embed(scope, eligible, lengths, stage)
         population = scope.texts.population(len(eligible))
@@ -53,7 +49,7 @@ def probe(scope: Embedded) -> None:
 
 
 def _embed(scope: Embedded, eligible: np.ndarray, lengths: list[int], stage: Stage) -> int:
-    """Embed the prefixes of as many texts as are asked for, or as the wanted error takes; return how many these are."""
+    """Embed the prefixes of the configured number of texts, or of as many as the error needs; return the number."""
     layout, analysis = scope.texts, scope.analysis
     size = min(_FIRST_TEXTS if analysis.probe_sample is None else analysis.probe_sample, len(eligible))
     for left in range(_ROUNDS)[::-1]:
@@ -70,12 +66,10 @@ def _embed(scope: Embedded, eligible: np.ndarray, lengths: list[int], stage: Sta
 
 
 def _write(scope: Embedded, sample: list[str], lengths: list[int], stage: Stage) -> None:
-    """Embed the pieces of the sample that are missing; a larger sample begins with the same pieces."""
+    """Embed the missing pieces of the sample; a larger sample begins with the same pieces."""
     left = missing(scope.run.storage, pieces.of_sample(scope.run, scope.model, sample, CHUNK, [PREFIXES]))
     index = scope.texts.within(scope.index, pieces.ids_of(left))
-    work = pieces.with_texts(scope.run.storage, index, left)
-    work = [piece._replace(arguments=(*piece.arguments, lengths)) for piece in work]
-    for piece, _ in scope.crew.run(write_prefixes, work):
+    for piece, _ in scope.crew.run(write_prefixes, pieces.with_texts(scope.run.storage, index, left, lengths)):
         stage.advance(piece.size)
 
 
@@ -95,7 +89,7 @@ def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table, length
     from tempscale.model.tokens import Tokens
 
     texts = work.column("text").to_pylist()
-    # All prefixes of all texts in one plan of micro-batches: short ones of many texts run together.
+    # All prefixes of all texts are batched together: short ones of many texts run at once.
     batches = [worker.encoder.tokenizer(texts, length) for length in lengths]
     tokens = Tokens([ids for batch in batches for ids in batch.ids], [cut for batch in batches for cut in batch.truncated])
     ids = pa.concat_arrays([work.column("text_id").combine_chunks()] * len(lengths))
@@ -134,7 +128,7 @@ def _means(scope: Embedded, temperature: Temperature, texts: int) -> _Means:
 
 
 def gap_error(means: _Means) -> float:
-    """The error of the prefix gap; that of independent texts where there are too few documents."""
+    """The error of the prefix gap; that of independent texts if there are too few documents."""
     ends = [means.prefix == end for end in (means.prefix.max(), means.prefix.min())]
     gap = means.inside[ends[0]] - means.inside[ends[1]]
     plain = within_error(gap.var(ddof=1), len(gap))
@@ -163,7 +157,7 @@ def _tabulate(scope: Embedded, temperature: Temperature, means: _Means, populati
 
 
 def _elsewhere(means: np.ndarray, documents: pa.Array, error: float | None) -> float | None:
-    """The error over corpora of other documents: `error` where texts come without documents, None for too few."""
+    """The error over corpora of other documents: `error` if texts come without documents, None for too few."""
     if documents.null_count:
         return error
     return finite(documents_error([means], [2.0], [documents.to_numpy()]))

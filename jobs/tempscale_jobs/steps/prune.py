@@ -1,4 +1,4 @@
-"""List a cache and make it smaller: remove unused keys and texts that no run has, and merge small files."""
+"""List a cache, or prune it: remove unused keys and texts that no run has, and merge small files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tempscale_jobs.steps.cache import BUCKETS, KEY, write_bucket
 from tempscale_jobs.urls import masked
 
 _OURS = re.compile(r"(?:bucket-[0-9]{3}/)?[0-9a-f]{24}\.parquet")
-"""Names of files that a cache writes below a key, or below a bucket."""
+"""Names of the files of a cache in the folder of a key, or of a bucket."""
 _ABANDONED_SECONDS = 86_400
-"""An unfinished file that has not changed for so long belongs to no live run."""
+"""An unfinished file that has not changed for this long belongs to no live run."""
 
 
 class CacheKey(NamedTuple):
@@ -35,28 +35,18 @@ class CacheKey(NamedTuple):
 
 
 def listed(root: str) -> list[CacheKey]:
-    """Every key of a cache, the last used first.
-
-    Raises:
-        UsageError: the folder is no cache.
-    """
+    """Every key of a cache, the last used first."""
     store = Storage(root)
     store.check_reachable()
     keys = [name.removesuffix(f"/{KEY}") for name in store.list("") if name.endswith(f"/{KEY}")]
     if not keys:
-        raise UsageError(f"'{masked(root)}' holds no cache; give the folder that --cache named")
+        raise UsageError(f"'{masked(root)}' is no cache; give the folder that --cache named")
     entries = [entry for place in keys if (entry := _contents_of(store, place)) is not None]
     return sorted(entries, key=lambda entry: (entry.values["last_used"], entry.place), reverse=True)
 
 
 def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[[str], None] = lambda text: None) -> int:
-    """Remove keys unused for `unused_days` and texts in none of the runs `keep`, merge each bucket; return the bytes freed.
-
-    A run may use the cache at the same time: a file is removed only after the file that replaces it is written.
-
-    Raises:
-        UsageError: the folder is no cache, or one to keep is no finished run.
-    """
+    """Remove keys unused for `unused_days` and texts in none of the runs `keep`, merge each bucket; return freed bytes."""
     store, entries = Storage(root), listed(root)
     hashes = _contents(keep) if keep else None
     store.sweep(_ABANDONED_SECONDS)
@@ -67,7 +57,7 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
         if unused_days is not None and age >= unused_days:
             for name in [f"{entry.place}/{KEY}", *_files(store, entry.place)]:
                 store.remove(name)
-            store.remove_empty(entry.place)  # A run may write there at this time.
+            store.remove_empty(entry.place)  # A run may write to it at the same time.
             continue
         for number in range(BUCKETS):
             _merge(store, entry.place, number, hashes)
@@ -76,7 +66,7 @@ def prune(root: str, unused_days: int | None, keep: list[str], on_key: Callable[
 
 
 def _contents_of(store: Storage, place: str) -> CacheKey | None:
-    """What a key holds; None where its file is damaged, which the next run writes again, or is not that of a key."""
+    """A key with its size; None if its file is damaged, which the next run rewrites, or not that of a key."""
     try:
         values = store.read_json(f"{place}/{KEY}")
         datetime.date.fromisoformat(values["last_used"])
@@ -90,12 +80,12 @@ def _contents_of(store: Storage, place: str) -> CacheKey | None:
 
 
 def _files(store: Storage, place: str) -> list[str]:
-    """The files that a cache itself wrote below a folder, by their names."""
+    """The files of a cache below a folder, recognised by their names."""
     return [name for name in store.list(place) if _OURS.fullmatch(name.removeprefix(f"{place}/"))]
 
 
 def _rows(store: Storage, name: str) -> int:
-    """The number of texts in a file; 0 where it is damaged."""
+    """The number of texts in a file; 0 if it is damaged."""
     try:
         return store.rows(name)
     except (OSError, RunError):
@@ -108,21 +98,19 @@ def _contents(runs: list[str]) -> np.ndarray:
     for folder in runs:
         storage = finished(folder, "--keep ", "; give run folders whose texts are to be kept")
         if not (names := storage.list("texts")):
-            raise UsageError(f"'{masked(folder)}' no longer holds its texts: they were pruned; give runs that hold theirs")
+            raise UsageError(f"'{masked(folder)}' no longer has its texts: they were pruned; give runs that have theirs")
         found += [_hashes(storage.read_table(name, ["content_sha"]).column("content_sha")) for name in names]
     return np.unique(np.concatenate(found))
 
 
 def _hashes(digests: pa.ChunkedArray) -> np.ndarray:
-    """64 bits of each: eight bytes a text, of which a run may have a hundred million. Where two have the same, a text too
-    many is kept.
-    """
+    """64-bit hashes of digests, because a run may have a hundred million; a collision keeps one text too many."""
     hashes: np.ndarray = pl.Series(digests).hash().to_numpy()
     return hashes
 
 
 def _merge(store: Storage, place: str, number: int, hashes: np.ndarray | None) -> None:
-    """Replace a bucket's files by one that has each text once; with `hashes`, only texts of these."""
+    """Replace a bucket's files by one with each text once, or only the texts of these `hashes`."""
     tables = _readable(store, f"{place}/bucket-{number:03d}")
     # Files of other columns or dimensions than the first stay as they are: no run uses them.
     tables = {name: table for name, table in tables.items() if table.schema.equals(next(iter(tables.values())).schema)}
@@ -135,14 +123,14 @@ def _merge(store: Storage, place: str, number: int, hashes: np.ndarray | None) -
     shas = table.column("content_sha").to_pylist()
     first = {sha: row for row, sha in reversed(list(enumerate(shas)))}
     written = write_bucket(store, place, number, table.take([first[sha] for sha in sorted(first)])) if first else None
-    for name in tables:
+    for name in tables:  # After the new file is written, because a run may use the cache at the same time.
         if name != written:
             with suppress(FileNotFoundError):
                 store.remove(name)
 
 
 def _readable(store: Storage, bucket: str) -> dict[str, pa.Table]:
-    """The files of a bucket by name; those that are damaged are removed, and their texts embedded again."""
+    """The files of a bucket by name; damaged files are removed, and their texts will be embedded again."""
     tables = dict[str, pa.Table]()
     for name in _files(store, bucket):
         try:

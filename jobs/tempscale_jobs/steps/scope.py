@@ -1,4 +1,4 @@
-"""What the steps of an audit share under one model. Every step takes it whole."""
+"""The value that all steps of an audit share under one model."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tempscale_jobs.workers.dispatch import Crew, results
 
 @dataclass(frozen=True)
 class Scope:
-    """One model, a source that has been read, and what works on it."""
+    """One model, a source that has been read, and the run, cluster and crew."""
 
     config: AuditConfig
     encoding: Embedding
-    """How texts are embedded: the configuration's section, with the token budget once that is known."""
+    """The configuration's section, with the token budget once it is known."""
     source: Corpus
-    """The section of the source: of the corpus, or of the queries."""
+    """The section of the corpus, or of the queries."""
     index: Index
     run: Run
     model: Model
@@ -35,17 +35,17 @@ class Scope:
 
     @property
     def analysis(self) -> Analysis:
-        """What is measured."""
+        """The section of the configuration."""
         return self.config.analysis
 
     def named(self, step: str, temperature: Temperature | None = None) -> str:
-        """The name of a step under this model, and under one temperature where it has one of its own."""
+        """The name of a step under this model, and under one temperature if it runs for each."""
         return f"{step}{self.run.named(self.model)}{f', τ {temperature.canonical}' if temperature else ''}"
 
 
 @dataclass(frozen=True)
 class Embedded(Scope):
-    """The same, once the source has been embedded."""
+    """A scope whose source has been embedded."""
 
     texts: Layout
     """The texts in canonical order."""
@@ -56,7 +56,7 @@ class Embedded(Scope):
         return cls(**vars(scope), texts=texts)
 
     def embeddings(self, temperature: Temperature, places: np.ndarray) -> np.ndarray:
-        """Embeddings (places, d) of some texts, read by tasks from the parts that contain them."""
+        """Embeddings (places, d) of some texts; tasks read them from their parts."""
         run, cluster = self.run, self.cluster
         names = run.storage.list(run.place("texts", self.model, temperature))
         part, row = self.texts.parts_and_rows(places)

@@ -47,7 +47,7 @@ class PairTiles:
 
 
 class Folders(NamedTuple):
-    """Where the factors of some texts are, and where the tiles of all their pairs go."""
+    """The folders of the factors of some texts, and of the tiles of all their pairs."""
 
     factors: str = "factors"
     tiles: str = "partials/socm"
@@ -72,7 +72,7 @@ def socm(scope: Embedded, temperature: Temperature, size: int) -> None:
 
 
 def all_pairs(scope: Embedded, temperature: Temperature, folders: Folders, stage: Stage) -> Sample:
-    """Measure all pairs of the texts that have factors; finished tiles are kept."""
+    """Measure all pairs of the texts that have factors, except those of finished tiles."""
     run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
     names = run.storage.list(run.place(folders.factors, model, temperature))
     heads = [run.storage.read_table(name, ["text_id", "tokens", "rank"]) for name in names]
@@ -84,7 +84,7 @@ def all_pairs(scope: Embedded, temperature: Temperature, folders: Folders, stage
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
     tiling = PairTiles(run.storage, run.place(folders.tiles, model, temperature), analysis.socm_regularization)
     triangle = tiles.upper_triangle(len(groups))
-    # A pair costs about the product of its lengths.
+    # The cost of a pair is about the product of its lengths.
     weights = [float(tokens[start:end].sum()) for start, end in pairwise(starts)]
     cost = {(i, j): weights[i] * weights[j] / (2 if i == j else 1) for i, j in triangle}
     total_cost = sum(cost.values())
@@ -113,7 +113,7 @@ class TileSide(NamedTuple):
     files: list[str]
     """The parts of their factors."""
     first: int
-    """The number of the first of them."""
+    """The number of the first text."""
 
 
 def factor_tile(tiling: PairTiles, rows: TileSide, columns: TileSide, device: str = "cpu") -> None:
@@ -130,7 +130,7 @@ def factor_tile(tiling: PairTiles, rows: TileSide, columns: TileSide, device: st
 
 
 class PairedTexts(NamedTuple):
-    """The texts whose pairs the tiles have."""
+    """The texts of the tiles."""
 
     ids: np.ndarray
     tokens: np.ndarray

@@ -1,4 +1,4 @@
-"""Results of a SOCM sample's pairs: cells of length intervals, rankings, the (d_μ, d_Σ) plane."""
+"""Results of a SOCM sample's pairs: cells of length intervals, rankings, and the (d_μ, d_Σ) plane."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tempscale.stats.errors import between_error, documents_error, within_error
 from tempscale_jobs.tables.columns import finite
 
 SAME_MEAN_SHARE = 0.01
-_ERRORS_OF_GROUPS = (
-    "socm_p50_se", "socm_p95_se", "socm_over_1_share_se", "socm_over_1_share_se_superpopulation",
+_ONLY_OF_GROUPS = (
+    "groups", "socm_p50_se", "socm_p95_se", "socm_over_1_share_se", "socm_over_1_share_se_superpopulation",
 )  # fmt: skip
-"""Columns that only groups have figures for."""
+"""Columns that have figures only for groups."""
 _SCATTER_PAIRS, _SCATTER_BINS = 20_000, 64
 
 
@@ -35,7 +35,7 @@ class Sample:
         return self.value[np.triu_indices(len(self.ids), 1)]
 
     def inside(self) -> np.ndarray:
-        """Each text's mean with the other texts of its interval; NaN where there are none."""
+        """Each text's mean with the other texts of its interval; NaN without others."""
         by_text = [self.value[k, self.interval == self.interval[k]] for k in range(len(self.ids))]
         return np.array([mean(values) for values in by_text], dtype=float)
 
@@ -45,7 +45,7 @@ class Sample:
 
 
 class PairValues(NamedTuple):
-    """Values of explicit pairs; `first` and `second` are places in a list of texts."""
+    """Values of listed pairs; `first` and `second` are places in a list of texts."""
 
     first: np.ndarray
     second: np.ndarray
@@ -55,7 +55,7 @@ class PairValues(NamedTuple):
 
 
 def mean(values: np.ndarray) -> float | None:
-    """The mean of the values that are not NaN; None where there are none."""
+    """The mean of the values that are not NaN; None without values."""
     numbers = values[~np.isnan(values)]
     return float(numbers.mean()) if len(numbers) else None
 
@@ -63,11 +63,7 @@ def mean(values: np.ndarray) -> float | None:
 def cells(
     edges: tuple[int, ...], sample: Sample, correction: np.ndarray, exact: bool, documents: np.ndarray | None = None
 ) -> list[dict[str, Any]]:
-    """One row for each cell of length intervals.
-
-    `correction` is the finite-population correction of each interval; `exact` says that d_Σ is the equation's own value,
-    without ε; `documents` are those of the texts.
-    """
+    """One row for each cell of intervals; `correction` is each interval's finite-population factor, `exact` means no ε."""
     rows = []
     interval = sample.interval
     present = np.unique(interval).tolist()
@@ -83,17 +79,12 @@ def cells(
             if documents is not None:
                 error = _documents_error(block, a == b, documents[interval == a], documents[interval == b])
             rows.append(
-                {"interval_a": edges[a], "interval_b": edges[b], "pairs": len(values)}
-                | {
-                    "groups": None,
-                    "d_mu_mean": float(sample.d_mu[cell][mask].mean()),
-                    "d_sigma_mean": float(sample.d_sigma[cell][mask].mean()),
-                }
-                | {"socm_mean": float(values.mean()), "socm_se": corrected}
-                | {"socm_se_superpopulation": error, "socm_over_1_share": float((values > 1).mean()), "exact": exact}
-                | {"socm_p50": float(np.quantile(values, 0.5)), "socm_p95": float(np.quantile(values, 0.95))}
-                | {"d_sigma_error": 0.0}
-                | dict.fromkeys(_ERRORS_OF_GROUPS)
+                {"interval_a": edges[a], "interval_b": edges[b], "pairs": len(values), "exact": exact, "d_sigma_error": 0.0}
+                | {f"{d}_mean": float(getattr(sample, d)[cell][mask].mean()) for d in ("d_mu", "d_sigma")}
+                | {"socm_mean": float(values.mean()), "socm_se": corrected, "socm_se_superpopulation": error}
+                | {f"socm_p{share}": float(np.quantile(values, share / 100)) for share in (50, 95)}
+                | {"socm_over_1_share": float((values > 1).mean())}
+                | dict.fromkeys(_ONLY_OF_GROUPS)
             )
     return rows
 
@@ -112,16 +103,14 @@ def _errors(block: np.ndarray, inside: bool, correction_a: float, correction_b: 
 
 
 def _documents_error(block: np.ndarray, inside: bool, rows: np.ndarray, columns: np.ndarray) -> float | None:
-    """Standard error of a cell's mean over corpora of other documents; None for too few."""
+    """Standard error of a cell's mean over corpora of other documents; None for too few documents."""
     if inside:
         return finite(documents_error([np.nanmean(block, axis=1)], [2.0], [rows])) if len(block) > 1 else None
     return finite(documents_error([block.mean(1), block.mean(0)], [1.0, 1.0], [rows, columns]))
 
 
 def ranked(sample: Sample, embeddings: np.ndarray, size: int, over: str = "sample") -> list[dict[str, Any]]:
-    """The pairs of largest SOCM, and of largest d_Σ among the hundredth of pairs with the highest cosine of their unit
-    embeddings; ties by id.
-    """
+    """The pairs of largest SOCM, and those of largest d_Σ among the 1 % of highest cosine; ties by id."""
     rows: list[dict[str, Any]] = []
     row, column = np.triu_indices(len(sample.ids), 1)
     if not len(row):
@@ -138,7 +127,7 @@ def ranked(sample: Sample, embeddings: np.ndarray, size: int, over: str = "sampl
 
 
 class Named(NamedTuple):
-    """The texts that pairs are of."""
+    """The texts of some pairs."""
 
     ids: np.ndarray
     tokens: np.ndarray
@@ -150,7 +139,7 @@ def best(pairs: PairValues, cosine: np.ndarray, score: np.ndarray, texts: Named,
     if not len(score):
         return []
     last = min(size, len(score))
-    # Sort everything that ties with the last place by id before the list is cut.
+    # Keep all pairs that tie with the last place, so that ids decide.
     ordered = []
     for k in np.flatnonzero(score >= np.partition(score, -last)[-last]).tolist():
         a, b = sorted((int(pairs.first[k]), int(pairs.second[k])), key=lambda text: str(ids[text]))
@@ -167,7 +156,7 @@ def scatter(x: np.ndarray, y: np.ndarray, seed: int) -> list[dict[str, Any]]:
     """The occupied bins of the (d_μ, d_Σ) plane of pairs, then a seeded sample of them."""
     if not len(x):
         return []
-    # The upper edge is a little above the largest value, so that this value is inside the last bin.
+    # The upper edge is slightly above the largest value, so that this value is inside the last bin.
     limits = [[0.0, max(1e-9, float(values.max())) * (1 + 1e-9)] for values in (x, y)]
     counts, x_edges, y_edges = np.histogram2d(x, y, bins=_SCATTER_BINS, range=limits)
     widths = {"d_mu_width": float(x_edges[1]), "d_sigma_width": float(y_edges[1])}

@@ -1,4 +1,4 @@
-"""Whether neighbours in the source are alike, so that they may be parts of documents that nobody named."""
+"""Whether consecutive texts of the source are similar, so that they may be parts of unnamed documents."""
 
 from __future__ import annotations
 
@@ -6,33 +6,30 @@ from typing import Any
 
 import numpy as np
 
-from tempscale.stats.order import beside
+from tempscale.stats.order import serial_correlation
 from tempscale_jobs.runs.folder import Model, Run, all_means_by_text, place
 from tempscale_jobs.steps.blocks import COSINE
 from tempscale_jobs.steps.scope import Embedded
 
 _SHARDS = 256
-"""Shards that are looked at; of more, stretches of four that lie evenly in the source."""
+"""The most shards that are read; of more, evenly spaced stretches of four."""
 _STRETCH = 4
 _EMBEDDINGS, _EMBEDDINGS_STRETCHES = 16_384, 64
-"""Embeddings of one's own in a stretch, and stretches of these."""
+"""User-supplied embeddings of a stretch, and the number of stretches."""
 _PAIRS = 1024
-"""Neighbours whose cosine is taken."""
+"""Consecutive pairs whose cosine is computed."""
 _ERRORS = 4.0
 _LEAST_FACTOR = 1.2
-"""Errors that are too small by less are not reported."""
+"""Errors that are too small by a smaller factor are not reported."""
 
 
 def result_name(model: Model) -> str:
-    """The file with what the order of the source says under a model."""
+    """The file of a model's result."""
     return f"{place('partials/order', model)}.json"
 
 
 def look(scope: Embedded) -> None:
-    """Write how alike neighbours are under the first temperature, beside texts of the same length interval.
-
-    Nothing is written where texts come with documents, or are too few.
-    """
+    """Write the similarity of consecutive texts under the first temperature, unless texts are few or have documents."""
     run, model, layout = scope.run, scope.model, scope.texts
     if layout.documents is not None or run.storage.exists(result_name(model)):
         return
@@ -40,10 +37,10 @@ def look(scope: Embedded) -> None:
     folder = run.place(COSINE, model, temperature)
     (means,) = run.storage.arrays(all_means_by_text(run.storage, folder), ["overall"], len(layout))
     texts = np.maximum(layout.texts_by_interval(), 1)
-    # Texts may be sorted by length, which alone makes neighbours alike.
+    # Subtract the interval's mean: texts may be sorted by length, which makes consecutive ones similar.
     ordinary = np.bincount(layout.interval, means, len(texts)) / texts
     stretches = _stretches(scope)
-    comparison = beside([means[stretch] - ordinary[layout.interval[stretch]] for stretch in stretches])
+    comparison = serial_correlation([means[stretch] - ordinary[layout.interval[stretch]] for stretch in stretches])
     if comparison is None:
         return
     pairs = np.concatenate([np.stack([stretch[:-1], stretch[1:]], axis=1) for stretch in stretches if len(stretch) > 1])
@@ -61,7 +58,7 @@ def look(scope: Embedded) -> None:
 def _stretches(scope: Embedded) -> list[np.ndarray]:
     """Places of consecutive texts of the source, by stretch."""
     run, layout, index = scope.run, scope.texts, scope.index
-    if not index.shards:  # Embeddings of one's own are stored in the source's order.
+    if not index.shards:  # User-supplied embeddings are stored in the source's order.
         stride = max(_EMBEDDINGS, -(-len(layout) // _EMBEDDINGS_STRETCHES))
         chosen_places = np.flatnonzero(layout.stored % stride < _EMBEDDINGS)
         stored = layout.stored[chosen_places]

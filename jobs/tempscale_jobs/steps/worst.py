@@ -1,9 +1,8 @@
 """The most collapsed pairs of a whole corpus, exactly: cheap bounds over all pairs, then the exact d_Σ of the survivors.
 
-First, all pairs of the texts of largest tr Σ are computed; the best of them give thresholds that a pair of the ranking must
-reach. Tiles of the cosine grid then keep the pairs that the traces cannot rule out. The factors of their texts are computed
-again, each in the micro-batch of its shard (of the source's, where a cache left fewer texts to embed). The Frobenius norm of
-F_1F_2ᵀ rules out more pairs, and the rest is computed exactly. The factors of all other texts are never computed.
+First, all pairs of the texts of largest tr Σ are computed; the best give the thresholds of the ranking. Tiles of the cosine
+grid then keep the pairs that the traces cannot rule out. The factors of their texts are computed again, each in the
+micro-batch of its shard in the source. The Frobenius norm of F_1F_2ᵀ rules out more pairs, and the rest is computed exactly.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SEEDS = 1024
 """Texts of largest tr Σ, whose pairs are computed first."""
 MOST_PAIRS = 50_000_000
 _OF_SEEDS, _OF_LEFT = "partials/top-seeds", "partials/top-factors"
-"""The folders of the factors of these texts, and of those that the bounds leave, until the pairs are ranked."""
+"""The folders of the factors of these texts, and of those of the remaining pairs, until the pairs are ranked."""
 RANKINGS = ("socm", "same_mean")
 
 
@@ -54,7 +53,7 @@ class _Search:
 
 
 def begin(scope: Embedded) -> None:
-    """Write the factors of the texts of largest tr Σ, by the crew that has loaded the model."""
+    """Write the factors of the texts of largest tr Σ, with the crew that has loaded the model."""
     with scope.journal.stage(scope.named("texts of largest tr Σ")) as stage:
         seeds = seeds_of(scope)
         missing_factors(scope, seeds, _OF_SEEDS)
@@ -79,17 +78,10 @@ def _done_file(run: Run, model: Model, temperature: Temperature) -> str:
 
 
 def search(scope: Embedded) -> None:
-    """Write socm_pairs and socm_search of the whole corpus under every temperature.
-
-    `begin` has written the factors of the texts of largest tr Σ.
-
-    Raises:
-        UsageError: the bounds keep more pairs than fit in memory, so a second run would end in the same way.
-        IncompleteRun: a task failed for good.
-    """
+    """Write socm_pairs and socm_search of the whole corpus under every temperature, after `begin`."""
     with scope.journal.stage(scope.named("most collapsed pairs")) as stage:
         counts = _search(scope, stage)
-        stage.note = f"of {counts['pairs']:,} pairs {counts['exact']:,} left by the bounds, exact"
+        stage.note = f"{counts['exact']:,} of {counts['pairs']:,} pairs remained after the bounds; these are exact"
 
 
 def _search(scope: Embedded, stage: Stage) -> dict[str, int]:
@@ -103,10 +95,10 @@ def _search(scope: Embedded, stage: Stage) -> dict[str, int]:
         stage.tell(f"bounds over all pairs, τ {t.canonical}")
         searches[t.slug] = seed_thresholds(scope, t, seeds[t.slug], means)
         left[t.slug] = left_by_bounds(scope, t, searches[t.slug])
-    stage.tell("factors of the texts that are left")
+    stage.tell("factors of the remaining texts")
     texts = {slug: np.unique(pairs.places) for slug, pairs in left.items()}
     if todo:
-        # Another crew: that of the steps before had to make room for the tiles.
+        # A new crew: that of earlier steps was dismissed to free memory for the tiles.
         with Crew(run, scope.cluster, model, scope.encoding) as crew:
             missing_factors(replace(scope, crew=crew), texts, _OF_LEFT)
     for t in todo:
@@ -151,10 +143,7 @@ def missing_factors(scope: Embedded, wanted: dict[str, np.ndarray], kind: str) -
 
 
 def write_factors(worker: actor.ModelActor, number: int, work: pa.Table, name: str, kind: str) -> None:
-    """Compute factors of some texts of a shard again, in the micro-batches in which they were embedded.
-
-    Writes one part for each temperature that a text is wanted under.
-    """
+    """Compute factors of some texts of a shard again, in their micro-batches; write a part for each wanted temperature."""
     shard = worker.storage.read_table(name, ["text_id", "text"])
     tokens = worker.encoder.tokenizer(shard.column("text").to_pylist(), isolate=True)
     row = {text_id: k for k, text_id in enumerate(shard.column("text_id").to_pylist())}
@@ -177,7 +166,7 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table, name: s
 
 
 def seed_thresholds(scope: Embedded, temperature: Temperature, seeds: np.ndarray, means: bool) -> _Search:
-    """Thresholds that enough pairs reach to fill the ranking, from all pairs of the seed texts."""
+    """Thresholds from all pairs of the seed texts: enough pairs reach them to fill the ranking."""
     run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
     closed = run.storage.read_json(f"{run.place(COSINE, model, temperature)}/closed.json")
     cosine = float(closed["cosine_p99"] if closed["cosine_p99"] is not None else 2.0)
@@ -185,7 +174,7 @@ def seed_thresholds(scope: Embedded, temperature: Temperature, seeds: np.ndarray
     first, second = np.triu_indices(len(seeds), 1)
     pairs = exact_pairs(scope.cluster, files, PairPlaces(layout.ids[seeds], first, second), analysis)
     vectors = scope.embeddings(temperature, seeds)
-    # These cosines may differ from the grid's in the last digit; the margin keeps only pairs that qualify by both.
+    # These cosines may differ from the grid's in the last digit; with the margin, pairs qualify by both.
     near = (vectors @ vectors.T)[first, second] >= cosine + 1e-4
     thresholds = {}
     for ranking, scores in (("socm", pairs.value), ("same_mean", pairs.d_sigma[near])):
@@ -207,7 +196,7 @@ class _Left:
 
 
 def left_by_bounds(scope: Embedded, temperature: Temperature, search: _Search) -> _Left:
-    """Compare the trace bound of every pair of the grid with the thresholds; a finished tile is a durable part."""
+    """The pairs of the grid whose trace bound reaches a threshold; finished tiles are durable."""
     run, (grid, _) = scope.run, blocks.tiling(scope, temperature)
     triangle, shared = tiles.upper_triangle(grid.panels), share(search)
     every = [Piece((i, j), (grid, shared, i, j), f"tile {i}, {j}", (tile(search.place, i, j),)) for i, j in triangle]

@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 
 from tempscale.stats import paired
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
-from tempscale.stats.errors import documents_error, equal_documents, tell_an_error, within_error
+from tempscale.stats.errors import documents_error, enough_documents, equal_documents, within_error
 from tempscale.stats.paired import Error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError
@@ -139,7 +139,7 @@ def exposure(own: Seen, first: Seen, long: set[str]) -> tuple[float, Error]:
         return float(taken.mean()), paired.mean(taken - before)
     clusters = np.array([document[i] for i in sorted(own.near)])
     moved = paired.mean(taken - before, clusters)
-    return float(taken.mean()), moved if tell_an_error(clusters) else Error(moved.value, None)
+    return float(taken.mean()), moved if enough_documents(clusters) else Error(moved.value, None)
 
 
 def kept(own: Seen, first: Seen, short: set[str]) -> float:

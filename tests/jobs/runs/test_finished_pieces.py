@@ -112,7 +112,7 @@ def test_a_run_is_added_to_a_cache_once(run, tmp_path):
     done = f"{run.place('partials/cache', MODEL)}/remembered.json"
     run.storage.write_json(done, {"shards": 1})
     scope = scoped(run, MODEL)  # Without a cluster, which adding asks first.
-    assert cache.remember(scope, Cache(str(tmp_path / "cache"), scope.encoding, 100, "document"), 1) is None
+    assert cache.add_texts(scope, Cache(str(tmp_path / "cache"), scope.encoding, 100, "document"), 1) is None
     assert not (tmp_path / "cache").exists()
 
 

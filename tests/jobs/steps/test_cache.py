@@ -164,7 +164,7 @@ def entries(shas, dim=2, **changed):
 
 def found(store, buckets, wanted, dim=2):
     """The texts that a cache has, and how much of it is not used."""
-    held = cache.known(store, "key", buckets, wanted, dim)
+    held = cache.cached_texts(store, "key", buckets, wanted, dim)
     return sorted(held.texts["content_sha"].to_pylist()), sum(held.ignored.values())
 
 
@@ -249,7 +249,7 @@ class Refusing(Storage):
 def test_no_run_depends_on_a_cache_whatever_its_storage_raises(tmp_path):
     store = Refusing(str(tmp_path))
     assert not cache.is_foreign(store, {"format": 1})
-    assert cache.known(store, "k", range(2), {"00"}, 2).texts.num_rows == 0
+    assert cache.cached_texts(store, "k", range(2), {"00"}, 2).texts.num_rows == 0
 
 
 def test_a_damaged_file_of_a_bucket_has_nothing_and_the_others_what_they_have(tmp_path):
@@ -416,7 +416,7 @@ def test_a_cache_that_cannot_be_added_to_costs_the_run_nothing(nights, small_mod
         raise IncompleteRun("cannot write 'cache': the disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache, "remember_parts", full)
+        patch.setattr(cache, "add_parts", full)
         run(tmp_path / "run", nights / "monday.jsonl", small_model, tmp_path / "cache")
     assert "disk is full" in capsys.readouterr().err
     assert len(embedded(tmp_path / "run")) == TEXTS

@@ -135,7 +135,7 @@ def test_tiles_that_hold_a_pair_twice_or_not_at_all_or_other_sums_are_refused(ce
     fewer[0, 1] -= 1
     moved[1, 1, 7] += 1
     for wrong in (cells.merged(cells), replace(cells, pairs=fewer), replace(cells, histogram=moved)):
-        refused("every pair once", wrong)
+        refused("every pair exactly once", wrong)
     for name, away in itertools.product(("first", "second"), (1e-3, -1e-3, np.nan)):
         total = getattr(cells, name).copy()
         total[0, 1] += away

@@ -5,6 +5,7 @@ import random
 import shutil
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,7 @@ from tempscale_jobs.config.audit import Embedding
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps.budget import kept
+from tempscale_jobs.steps.budget import stored
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.cluster import Cluster
 
@@ -182,8 +183,8 @@ def test_a_run_that_comes_to_another_kind_of_device_takes_the_usual_budget_there
     again = actor.ModelActor(storage, model, [1.0], {"token_budget": 1024}, 0)
     assert again.encoder.token_budget == (1024 if of == "cuda" else 90)
     run = Run(storage, [model], [Temperature(1.0)], "")
-    settled = kept(run, Cluster(1, 0), model, Embedding.model_validate({}))
-    assert settled.token_budget == (90 if budget == 90 else None)
+    scope = SimpleNamespace(run=run, cluster=Cluster(1, 0), model=model, encoding=Embedding.model_validate({}))
+    assert stored(scope).token_budget == (90 if budget == 90 else None)
 
 
 def test_an_actor_without_its_model_computes_what_needs_none(tmp_path, small_model):

@@ -65,8 +65,8 @@ def test_ranges_of_any_width_give_the_figures_of_the_whole_graph(cluster, tmp_pa
         for k, mine in ((1, rows[:3]), (K, rows[3:])):
             population = layout.population(TEXTS) if own else np.inf
             found = plain(
-                label[:, :k], layout.interval, 3, own, population=population, documents=layout.documents, asking=named,
-                sample=sample if own else None,
+                label[:, :k], layout.interval, 3, own, population=population, documents=layout.documents,
+                query_documents=named, sample=sample if own else None,
             )  # fmt: skip
             for name, expected in (
                 ("exposure", found.exposure), ("exposure_se", found.corrected), ("exposure_se_superpopulation", found.error),

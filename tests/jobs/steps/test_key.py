@@ -109,7 +109,7 @@ def test_nothing_is_added_to_a_folder_of_other_settings(tmp_path):
     to, store = replace(GIVEN["cache"], root=str(tmp_path / "cache")), Storage(str(tmp_path / "cache"))
     name = f"{cache.folder(key(cache=to))}/{cache.KEY}"
     store.write_json(name, {"theme": "dark"})
-    refusal = cache.remember(scoped(run, MODEL, cluster=GIVEN["cluster"]), to, parts=0)
+    refusal = cache.add_texts(scoped(run, MODEL, cluster=GIVEN["cluster"]), to, parts=0)
     assert name in refusal
     assert store.list("") == [name]
     assert store.read_json(name) == {"theme": "dark"}

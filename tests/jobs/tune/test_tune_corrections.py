@@ -161,6 +161,6 @@ def test_few_queries_are_a_reason_and_no_failure(tmp_path, ray_session, texts, s
     few = retrieval_in(tmp_path, "ends", documents, queries, {name: [f"d{name[1:]}"] for name in queries})
     run = tuned(settings(tmp_path / "run", few, small_model, corrections=["centre", "remove_top"]))
     close_tune(run)
-    assert "centre, centre needs at least 100 asking texts" in " ".join(capsys.readouterr().out.split())
+    assert "centre, centre needs at least 100 queries" in " ".join(capsys.readouterr().out.split())
     table = pl.read_parquet(f"{run.storage.root}/tables/tuning_scores.parquet")
     assert table["correction"].to_list() == [None, None]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempscale.collapse import exposure as module
-from tempscale.collapse.exposure import Asked, Slots, exposure, exposures, slots
+from tempscale.collapse.exposure import QueryNeighbours, Slots, exposure, exposures, slots
 from tempscale.collapse.neighbours import NOBODY
 
 seeds = st.integers(0, 2**32)
@@ -44,7 +44,7 @@ def test_exposure_by_hand():
 
 def test_queries_of_their_own_by_hand():
     # Three queries on four texts: the short text 0 answers all of them, the long text 3 one.
-    found = exposure(np.array([[0], [0], [3]]), np.array([0, 1, 1, 1]), 2, own=False)
+    found = exposure(np.array([[0], [0], [3]]), np.array([0, 1, 1, 1]), 2, from_corpus=False)
     np.testing.assert_allclose(found.slots_share, [2 / 3, 1 / 3])
     np.testing.assert_allclose(found.exposure, [8 / 3, 4 / 9])
 
@@ -83,7 +83,7 @@ def test_its_error_is_that_of_slots_that_share_texts(texts, k, own, more, seed):
 
 def test_its_error_by_hand():
     # All four queries find text 0, so that only the shares of the texts are uncertain: 2 ± √(1² + 1²).
-    found = exposure(np.zeros((4, 1), dtype=int), np.array([0, 1]), 2, own=False, population=4)
+    found = exposure(np.zeros((4, 1), dtype=int), np.array([0, 1]), 2, from_corpus=False, population=4)
     np.testing.assert_allclose(found.exposure, [2, 0])
     np.testing.assert_allclose(found.error, [2**0.5, 0], atol=1e-15)
     np.testing.assert_allclose(found.corrected, [1, 0], atol=1e-15)
@@ -127,7 +127,8 @@ def test_names_of_texts_and_of_intervals_and_the_order_of_neighbours_do_not_matt
 def test_a_graph_that_is_counted_in_steps_gives_the_same(monkeypatch, queries, documents):
     label, interval = graph(120, 5, 3, queries, missing=0.3).astype(np.int32), some_intervals(120, 4, 3).astype(np.int16)
     own = queries is None
-    how = {"documents": np.arange(120) // 4, "asking": None if own else np.arange(queries) // 3} if documents else {}
+    of_queries = None if own else np.arange(queries) // 3
+    how = {"documents": np.arange(120) // 4, "query_documents": of_queries} if documents else {}
     whole = exposure(label, interval, 4, own, population=200, **how)
     assert whole.slots_share.max() > 0
     for step in (1, 7, 64):
@@ -141,7 +142,8 @@ def test_a_graph_that_is_counted_in_steps_gives_the_same(monkeypatch, queries, d
 
 def test_slots_by_hand():
     # Texts 0 and 1 are short, 2 is long; 0 and 1 find each other, and 2 finds 0.
-    counts, filled = slots([Asked(np.arange(3), np.array([[1], [0], [0]]))], np.array([0, 0, 1]), 2, range(3), count=3)
+    neighbours = QueryNeighbours(np.arange(3), np.array([[1], [0], [0]]))
+    counts, filled = slots([neighbours], np.array([0, 0, 1]), 2, range(3), count=3)
     assert counts.texts.tolist() == [2, 1]
     assert counts.filled.tolist() == [3, 0]
     assert filled.tolist() == [2, 1, 0]
@@ -161,9 +163,9 @@ def test_counts_of_ranges_and_parts_add_up_to_those_of_all(texts, k, own, groupe
     first = texts if unit is None else int(unit.max()) + 1
     asker = first + np.arange(9) if not own else np.arange(texts) if unit is None else unit
     count = first if own else first + 9
-    whole, filled = slots([Asked(asker, label)], interval, 3, range(count), count=count, unit=unit)
+    whole, filled = slots([QueryNeighbours(asker, label)], interval, 3, range(count), count=count, unit=unit)
     order = random.permutation(len(label))  # In any order, and in parts.
-    parts = [Asked(asker[own], label[own]) for own in np.array_split(order, 3)]
+    parts = [QueryNeighbours(asker[own], label[own]) for own in np.array_split(order, 3)]
     ranges = [range(start, min(start + width, count)) for start in range(0, count, width)]
     found = [slots(parts, interval, 3, here, count=count, unit=unit) for here in ranges]
     added = found[0][0]
@@ -234,7 +236,7 @@ def test_exposures_of_counts_by_hand():
     nodes = np.zeros((4, 4), np.int64)
     nodes[:2, :2] = 2 * asked  # Each filler once, and none of them asks.
     counts = Slots(np.array([50, 50]), np.array([8, 2]), nodes, asked, asked)
-    found = exposures(counts, population=100, asking=0.1)
+    found = exposures(counts, population=100, query_share=0.1)
     np.testing.assert_allclose(found.exposure, [1.6, 0.4])
     # e = (1 − .8)/(.5·10) = .04 eight times, −.16 twice.
     np.testing.assert_allclose(found.corrected, np.sqrt(0.9 * (8 * 0.04**2 + 2 * 0.16**2)))

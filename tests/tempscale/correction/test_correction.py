@@ -280,7 +280,7 @@ def test_a_recipe_that_there_is_not(text, named):
     ("arguments", "named"),
     [
         (("length", DOCUMENTS[:99], TOKENS[:99], QUERIES), "100 documents.* 99"),
-        (("centre", DOCUMENTS, None, QUERIES[:20]), "100 asking texts.* 20"),
+        (("centre", DOCUMENTS, None, QUERIES[:20]), "100 queries.* 20"),
         (("length", DOCUMENTS, None, QUERIES), "lengths.* none"),
         (("length", DOCUMENTS, TOKENS.where(TOKENS > 20, 0), QUERIES), "at least 1 token"),
         (("length", DOCUMENTS, TOKENS[:9], QUERIES), "400 embeddings and 9"),
@@ -288,7 +288,7 @@ def test_a_recipe_that_there_is_not(text, named):
         (("remove_top(12)", DOCUMENTS), "12 dimensions"),
         (("whiten(1)", DOCUMENTS, None, QUERIES[:, :5]), "12 dimensions"),
         (("whiten(1)", torch.cat([DOCUMENTS, torch.full((1, 12), math.nan)])), "1 of 401"),
-        *(((recipe, DOCUMENTS, TOKENS), "no asking") for recipe in ("length", "centre", "centre_by_length", "csls")),
+        *(((recipe, DOCUMENTS, TOKENS), "queries, and none") for recipe in ("length", "centre", "centre_by_length", "csls")),
     ],
 )
 def test_what_cannot_be_fitted(arguments, named):

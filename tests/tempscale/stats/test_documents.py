@@ -15,9 +15,9 @@ from tempscale.stats.errors import (
     DocumentSums,
     between_error,
     documents_error,
+    enough_documents,
     equal_documents,
     error_of_sums,
-    tell_an_error,
     within_error,
 )
 from tempscale.stats.groups import pairs_of_sets
@@ -114,18 +114,18 @@ def test_errors_of_exposure_are_those_of_all_pairs_of_slots(own):
         np.fill_diagonal(cosine, -np.inf)
     label = np.argsort(-cosine, axis=1)[:, :3]
     interval, documents, asking = np.arange(40) % 3, np.arange(40) % 12, np.arange(15) % 11
-    found = exposure(label, interval, 3, own, documents=documents, asking=None if own else asking)
+    found = exposure(label, interval, 3, own, documents=documents, query_documents=None if own else asking)
     plain = exposure(label, interval, 3, own)
     for b in range(3):
         expected = brute_exposure_error(label.tolist(), interval, b, own, documents, asking)
         assert found.error[b] == pytest.approx(expected, rel=1e-10)
     np.testing.assert_array_equal(found.corrected, plain.corrected)
-    each = exposure(label, interval, 3, own, documents=np.arange(40), asking=None if own else np.arange(15))
+    each = exposure(label, interval, 3, own, documents=np.arange(40), query_documents=None if own else np.arange(15))
     np.testing.assert_allclose(each.error, plain.error, rtol=1e-12)
-    few = exposure(label, interval, 3, own, documents=np.arange(40) % 9, asking=None if own else asking)
+    few = exposure(label, interval, 3, own, documents=np.arange(40) % 9, query_documents=None if own else asking)
     assert np.isnan(few.error).all()
     if not own:
-        few = exposure(label, interval, 3, own, documents=documents, asking=np.arange(15) % 9)
+        few = exposure(label, interval, 3, own, documents=documents, query_documents=np.arange(15) % 9)
         assert np.isnan(few.error).all()
         np.testing.assert_array_equal(few.exposure, found.exposure)
 
@@ -258,9 +258,9 @@ def test_documents_as_if_of_equal_size():
     assert equal_documents(np.array([0, 0, 0, 1])) == 16 / 10
     unequal = np.concatenate([np.zeros(500, dtype=int), 1 + np.arange(500) % 100])
     assert equal_documents(unequal) == 1000**2 / (500**2 + 100 * 25)
-    assert not tell_an_error(unequal)
-    assert not tell_an_error(np.repeat(np.arange(9), 5))
-    assert tell_an_error(np.repeat(np.arange(10), 5))
+    assert not enough_documents(unequal)
+    assert not enough_documents(np.repeat(np.arange(9), 5))
+    assert enough_documents(np.repeat(np.arange(10), 5))
     values = np.random.default_rng(0).standard_normal(1000)
     assert np.isnan(documents_error([values], [1.0], [unequal]))
 

@@ -64,9 +64,7 @@ def test_a_folder_without_a_temperature_is_the_model_as_it_is(model, minilm, tmp
 def test_a_file_that_holds_no_temperature_is_one_sentence(model, tmp_path, content):
     ts.save(model, tmp_path / "saved")
     (tmp_path / "saved" / saving.FILE).write_text(content)
-    with pytest.raises(
-        ModelError, match=r"tempscale\.json (holds no temperature: .*; write it with|cannot be read as JSON)"
-    ):
+    with pytest.raises(ModelError, match=r"tempscale\.json (has no temperature: .*; write it with|cannot be read as JSON)"):
         ts.load(tmp_path / "saved")
 
 
