@@ -1,7 +1,4 @@
-"""The one description of a run: strict, TOML in, JSON out. Imports neither torch nor ray.
-
-What decides the tables (`identity`) is apart from how they are computed (`Execution`, `out`).
-"""
+"""The settings of `tempscale audit`: those that decide the tables (`identity`), and how it runs (`Execution`, `out`)."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from tempscale_jobs.config.strict import checked
 QUICK_START: dict[str, dict[str, int]] = {
     "corpus": {"sample": 300}, "analysis": {"socm_groups": 12, "socm_ranked": 32, "probe_sample": 48}
 }  # fmt: skip
-"""What the quick start takes: a minute on two cores, and errors that say yes or no."""
+"""The sizes of the quick start: a minute on two cores, and small enough errors."""
 SHARDS_OF_GPUS = {"shard_texts": 16_384, "shard_characters": 1 << 22}
 """Sizes of shards where workers hold GPUs: a million tokens, 16 micro-batches of the budget of a GPU."""
 SOCM_GROUPS = 32
@@ -273,16 +270,12 @@ def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:
     corpus, analysis = (data.get(section, {}) for section in QUICK_START)
     if not isinstance(corpus, dict) or not isinstance(analysis, dict) or corpus.keys() & {"source", "sample", "limit"}:
         return data
-    # --paper has a sample of its own.
+    # --paper sets a sample.
     has_sizes = analysis.keys() & {*_HOW_MANY, "probe_se"} or analysis.get("socm_regularization")
     sizes = {} if has_sizes else QUICK_START["analysis"]
     return data | {"corpus": QUICK_START["corpus"] | corpus, "analysis": sizes | analysis}
 
 
 def resolve(data: dict[str, Any]) -> AuditConfig:
-    """A checked configuration of tonight from plain data.
-
-    Raises:
-        UsageError: as `checked`.
-    """
+    """A checked configuration of tonight from plain data."""
     return checked(AuditConfig, data).tonight()

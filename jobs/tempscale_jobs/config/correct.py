@@ -1,4 +1,4 @@
-"""What `tempscale correct` is asked to do: strict. Imports neither torch nor ray."""
+"""The settings of `tempscale correct`."""
 
 from __future__ import annotations
 
@@ -81,5 +81,5 @@ class CorrectConfig(Command):
         return {name: value for name, value in settings.items() if name not in ("fitted_on", "model")}
 
     def temperatures(self) -> list[Temperature]:
-        """None: no model runs."""
+        """Empty, since no model runs."""
         return []

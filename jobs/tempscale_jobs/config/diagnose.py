@@ -1,4 +1,4 @@
-"""What `tempscale diagnose` is asked to do: strict. Imports neither torch nor ray."""
+"""The settings of `tempscale diagnose`."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class DiagnoseConfig(Command):
         return self
 
     def candidates(self) -> Corpus:
-        """The corpus that texts are chosen from: a sample of it, unless that would tear documents from their versions."""
+        """The corpus that texts are chosen from: a sample, unless it would separate documents from their versions."""
         corpus = self.corpus
         if corpus.sample is not None or corpus.limit is not None or self.diagnosis.versions_of is not None:
             return corpus

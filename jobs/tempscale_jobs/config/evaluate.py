@@ -1,4 +1,4 @@
-"""What `tempscale evaluate` is asked to do: strict. Imports neither torch nor ray nor mteb."""
+"""The settings of `tempscale evaluate`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TaskFile:
 
 
 class OwnTask(Strict):
-    """Your own data set as a task, scored as MTEB scores tasks of its type."""
+    """A user's data set as a task, scored as MTEB scores tasks of its type."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="How tables call it.")
     type: Literal["retrieval", "reranking", "classification", "clustering", "sts"] = Field(
@@ -83,7 +83,7 @@ class OwnTask(Strict):
 
 
 def read_tasks(texts: list[str] | None, texts_per_interval: int | None, windows: bool | None) -> list[str | dict[str, Any]]:
-    """The tasks that --task gives: MTEB's by name, your own as data."""
+    """The tasks of --task: MTEB's by name, a user's as data."""
     tasks: list[str | dict[str, Any]] = []
     by_length = {"texts_per_interval": texts_per_interval, "windows": windows}
     for text in texts or []:
@@ -92,7 +92,7 @@ def read_tasks(texts: list[str] | None, texts_per_interval: int | None, windows:
         if kind not in OWN_KINDS or not path:
             tasks.append(text)
             continue
-        last = masked(path).rstrip("/").rsplit("/", 1)[-1].split(".")[0]  # Names are printed everywhere.
+        last = masked(path).rstrip("/").rsplit("/", 1)[-1].split(".")[0]  # Names are printed: no secret may be in them.
         task: dict[str, Any] = {"name": name or re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-._") or kind, "type": kind}
         if kind == "retrieval":
             task |= {file: _only(path, file) for file in _FILES[kind]}
@@ -108,7 +108,7 @@ def read_tasks(texts: list[str] | None, texts_per_interval: int | None, windows:
 
 
 def _only(folder: str, name: str) -> str:
-    """The one file of a folder that has this name, whatever its ending; of BEIR's folder of qrels that of `test`."""
+    """The one file of a folder with this name and any ending; of BEIR's folder of qrels, `test`."""
     import fsspec
 
     names = [f"{name}.*"] + ["qrels/test.*"] * (name == "qrels")
@@ -132,7 +132,7 @@ def _only(folder: str, name: str) -> str:
 
 
 def read_backbones(texts: list[str]) -> dict[str, str]:
-    """The models and backbones that --backbone gives."""
+    """The backbones of --backbone, by model."""
     backbones: dict[str, str] = {}
     for text in texts:
         model, _, backbone = text.partition("=")
@@ -143,7 +143,7 @@ def read_backbones(texts: list[str]) -> dict[str, str]:
 
 
 def task_names(tasks: list[str | OwnTask]) -> list[str]:
-    """How tables call each task."""
+    """The name of each task in tables."""
     return [task if isinstance(task, str) else task.name for task in tasks]
 
 
@@ -178,7 +178,7 @@ class Scoring(Models):
 
 
 def canonical_recipes(recipes: list[str]) -> list[str]:
-    """The canonical texts of corrections; raises for one that there is not, and for one that is given twice."""
+    """The canonical texts of corrections; a ValueError for an unknown or a repeated one."""
     texts = [Recipe.of(text).canonical for text in recipes]
     twice = sorted({text for text in texts if texts.count(text) > 1})
     if twice:
@@ -187,7 +187,7 @@ def canonical_recipes(recipes: list[str]) -> list[str]:
 
 
 class Corrected(Strict):
-    """Which corrections of embeddings retrieval is scored with too, at the first temperature, for `tempscale tune`."""
+    """Corrections of embeddings that retrieval is also scored with, at the first temperature, for `tempscale tune`."""
 
     recipes: list[str] = Field([], description="Corrections such as length, centre or whiten(0.5).")
     _canonical = field_validator("recipes")(canonical_recipes)
@@ -203,7 +203,7 @@ class EvaluateConfig(Command):
     packages: ClassVar[tuple[str, ...]] = ("mteb", "scikit-learn")
     reads: ClassVar[str] = "tasks"
     outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution", "audits", "backbones"})
-    """Audits and backbones only decide what is shown with the scores: they may be given later."""
+    """Audits and backbones only add comparisons to the scores, so they may be given later."""
     without_option: ClassVar[frozenset[str]] = frozenset({"execution.log_format"})
     out: RunFolder = "runs/evaluate"
     seed: Seed = 0
@@ -227,7 +227,7 @@ class EvaluateConfig(Command):
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
-        """The checked configuration; without any task, a sentence that names --task."""
+        """The checked configuration; a UsageError that names --task if there is no task."""
         if not data.get("tasks"):
             raise UsageError(
                 "no task is named; give --task with a task or benchmark of MTEB, such as SciFact, or TYPE:PATH of your own"

@@ -1,4 +1,4 @@
-"""What `tempscale pairs` is asked to do: strict. Imports neither torch nor ray."""
+"""The settings of `tempscale pairs`."""
 
 from __future__ import annotations
 

@@ -135,14 +135,14 @@ class Queries(Corpus):
     )
 
 
-class Models(Strict, allow_inf_nan=True):  # A temperature says itself which numbers it takes.
+class Models(Strict, allow_inf_nan=True):  # `Temperature` checks its numbers itself.
     """Which models under which temperatures."""
 
     if TYPE_CHECKING:
 
         @property
         def precision(self) -> str:
-            """What a model computes in: a setting of most commands, and float32 where layers are looked into."""
+            """The precision of a model: a setting of most commands; `diagnose` always takes float32."""
 
     models: Annotated[list[str], Option("--model", "Model and temperature", "M")] = Field(
         [], description="Folders or hub names, NAME or NAME@REVISION; the installed demo MiniLM unless given."

@@ -1,4 +1,4 @@
-"""What `tempscale tune` is asked to do: strict. Imports neither torch nor ray nor mteb."""
+"""The settings of `tempscale tune`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tempscale_jobs.config.option import Option, ReadBy
 from tempscale_jobs.config.sections import CachedExecution, Corpus, Intervals, Models, Precision, RunFolder, Seed
 
 SAMPLE = 1000
-"""Texts of the corpus that a choice without labels uses, unless `sample` or `limit` is given."""
+"""Texts of the corpus for a choice without labels, unless `sample` or `limit` is given."""
 
 
 CORRECTIONS = ["length", "centre", "centre(unit)", "centre_by_length", "remove_top(1)", "whiten(0.5)", "csls(10, 0.5)"]
@@ -24,7 +24,7 @@ CORRECTIONS = ["length", "centre", "centre(unit)", "centre_by_length", "remove_t
 
 
 def default_candidates(window: int) -> list[float | dict[str, Any]]:
-    """The candidates unless they are given; the steps by length are at a quarter and half of a window below 512 tokens."""
+    """The default candidates; steps by length are at a quarter and half of a window, at most at 128 and 256 tokens."""
     quarter, half = (min(edge, max(edge // 32, window // share)) for edge, share in ((128, 4), (256, 2)))
     steps = ((quarter, 0.9), (quarter, 0.8), (half, 0.8))
     constants = [1.0, 0.95, 0.9, 0.8, 0.7, 0.5]
@@ -33,13 +33,13 @@ def default_candidates(window: int) -> list[float | dict[str, Any]]:
 
 
 def read_candidates(taus: list[float] | None, files: list[Path] | None) -> list[Any]:
-    """The candidates that --tau and --temperature give: schedules alone are compared with τ = 1."""
+    """The candidates of --tau and --temperature; schedules alone are compared with τ = 1."""
     schedules = [read_temperature(str(file)) for file in files or []]
     return [*(taus or ([1.0] if schedules else [])), *schedules]
 
 
 def read_corrections(recipes: list[str]) -> list[str]:
-    """The corrections that --correction gives; «none» alone is no correction."""
+    """The corrections of --correction; «none» alone is no correction."""
     return [] if recipes == ["none"] else recipes
 
 
@@ -171,7 +171,7 @@ class TuneConfig(Command):
         return corpus
 
     def evaluation(self, candidates: list[Temperature]) -> EvaluateConfig:
-        """How the candidates are scored."""
+        """The configuration that scores the candidates."""
         return EvaluateConfig.model_validate(self._shared(candidates) | {
             "execution": self.execution.model_dump(exclude={"cache"}),
             "tasks": [task if isinstance(task, str) else task.model_dump(exclude_unset=True) for task in self.tasks],
@@ -180,7 +180,7 @@ class TuneConfig(Command):
         })  # fmt: skip
 
     def audit(self, candidates: list[Temperature]) -> AuditConfig:
-        """How the collapse under the candidates is measured."""
+        """The configuration that measures the collapse under the candidates."""
         choosing = self.choosing
         return AuditConfig.model_validate(self._shared(candidates) | {
             "execution": self.execution.model_dump(),
@@ -193,7 +193,7 @@ class TuneConfig(Command):
         })  # fmt: skip
 
     def fitting(self, window: int) -> TuneConfig:
-        """The same with the default candidates for a model's window; candidates that were given stay."""
+        """The same with the default candidates for a model's window, unless candidates were given."""
         if "temperatures" in self.embedding.model_fields_set:
             return self
         embedding = self.embedding.model_copy(update={"temperatures": default_candidates(window)})
