@@ -1,4 +1,4 @@
-"""The documents of large corpora for retrieval, which all workers embed in pieces before the cells are scored."""
+"""Embed the documents of large corpora in pieces on all workers, before the cells are scored."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ from tempscale_jobs.workers.dispatch import Crew, Piece
 
 
 class Call(NamedTuple):
-    """The documents that mteb gives the model in one call."""
+    """The documents of one call that mteb makes to the model."""
 
     task: int
-    """The place of its task among those of an aggregate; 0 for a task that is none."""
+    """The place of its task in an aggregate task, else 0."""
     subset: str
     split: str
     first: int
-    """The place in the corpus of its first document."""
+    """The number of its first document in the corpus."""
     documents: int
 
 
 class Large(NamedTuple):
-    """A task that searches a corpus of several pieces, and its cells that are not scored yet."""
+    """A task with a corpus of several pieces, and its missing cells."""
 
     unit: RunTask
     spec: dict[str, Any]
-    """What a worker loads the task by."""
+    """A worker's arguments for loading the task."""
     temperatures: list[Temperature]
     calls: list[Call]
 
     @property
     def of_documents(self) -> list[Temperature]:
-        """The temperatures that documents have in these cells: fewer where cells differ in that of the queries only."""
+        """The distinct temperatures of documents in these cells."""
         distinct = {_of_documents(temperature): None for temperature in self.temperatures}
         return list(distinct)
 
     @property
     def documents(self) -> int:
-        """Number of documents to embed, under all temperatures."""
+        """The number of documents to embed, under all temperatures."""
         return len(self.of_documents) * sum(call.documents for call in self.calls)
 
     def pieces(self) -> Iterator[dict[str, Any]]:
-        """The pieces of all calls under every temperature of documents, cut as the model cuts a call."""
+        """The pieces of all calls under every temperature of documents, divided as the model divides a call."""
         size = self.spec["piece_texts"]
         for temperature in self.of_documents:
             for call in self.calls:
@@ -65,7 +65,7 @@ class Large(NamedTuple):
 
 
 def calls(task: Any, model: Any) -> list[Call]:
-    """The calls for the documents of a loaded task's corpora of several pieces, as mteb will make them."""
+    """The calls that mteb will make for the documents of a loaded task's large corpora."""
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.models.search_wrappers import SearchEncoderWrapper
 
@@ -78,7 +78,7 @@ def calls(task: Any, model: Any) -> list[Call]:
             for split in subtask.eval_splits:
                 data = subtask.dataset[subset][split]
                 documents = len(data["corpus"])
-                # Where documents are ranked already, mteb embeds them all in one call, which stays with the cell.
+                # Ranked documents are embedded by mteb in one call, which belongs to the cell.
                 if documents > min(at_once, model.piece_texts) and not data.get("top_ranked"):
                     starts = range(0, documents, at_once)
                     planned += [Call(number, subset, split, k, min(at_once, documents - k)) for k in starts]
@@ -86,7 +86,7 @@ def calls(task: Any, model: Any) -> list[Call]:
 
 
 def embed(large: Large, crew: Crew, stage: Stage) -> str:
-    """Embed the missing pieces on all workers; returns a note. A piece that fails is left to the cells, which report why."""
+    """Embed the missing pieces on all workers; return a note; the cells report why a piece fails."""
     pieces = [
         Piece(
             k, (large.spec | part,), f"documents of {large.unit.name}, piece {k}", size=part["piece"]["documents"],
@@ -105,7 +105,7 @@ def embed(large: Large, crew: Crew, stage: Stage) -> str:
 
 
 def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any]:
-    """Embed one piece and write it, unless its file exists; a failure is reported."""
+    """Embed one piece and write it, unless its file exists; return the failure, if any."""
     from mteb._create_dataloaders import create_dataloader
     from mteb.types import PromptType
 
@@ -119,7 +119,7 @@ def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
     try:
         task = (getattr(whole, "tasks", None) or [whole])[piece.task]
         corpus = task.dataset[piece.subset][piece.split]["corpus"].select(range(piece.first, piece.first + piece.documents))
-        # As mteb's search reads them, title and all.
+        # Read titles and texts as mteb's search does.
         inputs = create_dataloader(corpus, task_metadata=task.metadata, prompt_type=PromptType.document, batch_size=512)
         texts, keys, _ = model.read(inputs, task.metadata, PromptType.document)
         name = digest(keys, "document", temperature)
@@ -129,7 +129,7 @@ def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
         with worker.noting(f"{unit.slug} documents {name[:12]} τ {temperature.slug}"):
             vectors = model.embed_documents(texts, keys, temperature)
         rows = table(vectors.shape[1]).build({"embedding": row_bytes(vectors)})
-        worker.storage.write_table(at, rows, "none")  # Floats that hardly compress.
+        worker.storage.write_table(at, rows, "none")  # Floats hardly compress.
     except Exception as error:
         actor.end_if_lost(error)
         return {"there": False, "failure": sentence(unit.name, error)}
@@ -138,7 +138,7 @@ def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
 
 
 def reader(storage: Storage, model: Model, unit: RunTask) -> Callable[[Temperature, str], np.ndarray | None]:
-    """A function that reads the embeddings of a piece of a task's documents, or returns None where there are none."""
+    """A function that reads the embeddings of a piece of a task's documents, or returns None if nobody embedded it."""
 
     def read(temperature: Temperature, name: str) -> np.ndarray | None:
         at = piece_name(model, temperature, unit, name)
@@ -148,7 +148,7 @@ def reader(storage: Storage, model: Model, unit: RunTask) -> Callable[[Temperatu
 
 
 def remove(run: Run, model: Model, large: Large, missing: Sequence[Temperature]) -> None:
-    """Remove the pieces of a task, except those that its missing cells will need."""
+    """Remove the pieces of a task, except those that its missing cells need."""
     needed = {_of_documents(temperature) for temperature in missing}
     for temperature in large.of_documents:
         if temperature not in needed:
@@ -156,7 +156,7 @@ def remove(run: Run, model: Model, large: Large, missing: Sequence[Temperature])
 
 
 def remove_all(run: Run) -> None:
-    """Remove what pieces an earlier session may have left."""
+    """Remove the pieces of an earlier session."""
     run.storage.remove(CELL_DOCUMENTS)
 
 
@@ -169,5 +169,5 @@ def _folder(model: Model, temperature: Temperature, unit: RunTask) -> str:
 
 
 def piece_name(model: Model, temperature: Temperature, unit: RunTask, name: str) -> str:
-    """The file of a piece, which the digest of its texts, their role and their temperature names."""
+    """The file of a piece, named by `grid_model.digest`."""
     return f"{_folder(model, temperature, unit)}/{name}.parquet"

@@ -1,4 +1,4 @@
-"""The model of a grid of cells; it keeps tokens for the next temperature and embeddings for the next pair of roles."""
+"""The model that mteb scores under many temperatures, with caches of tokens and, for pairs of roles, of embeddings."""
 
 from __future__ import annotations
 
@@ -20,54 +20,50 @@ from tempscale_jobs.evaluate.tasks import PIECE_TEXTS
 
 _MOST_TOKENS_KEPT = 50_000_000
 _AT_ONCE = 65_536
-"""Documents that a query is compared with at a time."""
+"""Documents that a query is compared with at once."""
 
 Correct = Callable[["EncodedTexts", np.ndarray], np.ndarray]
-"""What changes the embeddings of one call."""
+"""Changes the embeddings of one call."""
 Embedded = Callable[[Temperature, str], "np.ndarray | None"]
-"""The embeddings of a piece of documents under a temperature, by its digest; None where nobody has embedded it."""
+"""Reads the embeddings of a piece of documents under a temperature, by its digest; None if nobody has embedded it."""
 
 
 class EncodedTexts(NamedTuple):
-    """The texts of one call, without their content."""
+    """The texts of one call without their contents."""
 
     role: str
     split: str
     subset: str
     ids: list[str]
-    """The data set's ids, or the texts' places where it has none."""
+    """The data set's ids, or the texts' numbers if it has none."""
     lengths: list[int]
-    """Tokens of each text as the model saw it, prompt included."""
+    """Tokens of each text with its prompt, after it was cut."""
     whole: list[int]
-    """The same before the text was cut."""
+    """Tokens of each text with its prompt, before it was cut."""
     truncated: int
     """Number of texts that were cut at the window."""
     vectors: Path | None
-    """The file of their embeddings, in the same order, where `begin` named a folder."""
+    """The file of their embeddings, in the same order, if `begin` got a folder."""
 
 
 class Checkpoint(NamedTuple):
-    """What is known of a checkpoint besides its weights."""
+    """A checkpoint's facts besides its weights."""
 
     name: str
     revision: str
     similarity: str = "cosine"
     settings: Settings | None = None
-    """Given if its own prompts are put before texts."""
+    """Set if the checkpoint's prompts are put before texts; else every text gets the encoder's prompt."""
 
 
 class GridModel(MtebModel):
-    """A model with an exchangeable temperature, for `mteb.evaluate`.
-
-    Embeddings are those of `SentenceTransformer.encode`, and `similarity` compares them. `settings` are given if the
-    checkpoint's own prompts are put before texts; otherwise every text gets the encoder's prompt. A call is embedded in
-    pieces of `piece_texts` texts, each with micro-batches of its own, so that its bytes do not depend on who embeds it.
-    """
+    """A model with an exchangeable temperature, for `mteb.evaluate`, with the embeddings of `SentenceTransformer.encode`."""
 
     def __init__(self, encoder: Encoder, known: Checkpoint, piece_texts: int = PIECE_TEXTS) -> None:
         name, revision, similarity, settings = known
         self._describe(encoder, name, revision, similarity, settings)
         self.piece_texts = piece_texts
+        """Texts that are batched together, so that the bytes of a call do not depend on who embeds its pieces."""
         self.seen: list[EncodedTexts] = []
         """The calls since the last `begin`, in order."""
         self._tokens: dict[bytes, tuple[np.ndarray, int]] = {}
@@ -83,12 +79,7 @@ class GridModel(MtebModel):
         self, temperature: Temperature, keep: bool, folder: Path | None = None, there: Embedded | None = None,
         correct: Correct | None = None,
     ) -> None:  # fmt: skip
-        """Use this temperature from now on.
-
-        `keep` keeps embeddings for temperatures that differ in one role only, and for corrections; `folder` gets each call's
-        embeddings. Pieces of documents that are `there` are not embedded again. What `correct` gives is compared by the
-        inner product.
-        """
+        """Use this temperature; `keep` embeddings for other roles, save each call's in `folder`, take those of `there`."""
         self.seen, self._temperature, self._folder, self._there = [], temperature, folder, there
         self._correct = correct
         self._kept = (self._kept if self._kept is not None else {}) if keep else None
@@ -103,7 +94,7 @@ class GridModel(MtebModel):
         prompt_type: PromptType | None = None,
         **_: Any,
     ) -> np.ndarray:
-        """Embeddings (texts, d), unit norm where the model's last stage normalises; the signature is mteb's."""
+        """Embeddings (texts, d), of unit norm if the model's last stage normalises; the signature is mteb's."""
         texts, keys, ids = self.read(inputs, task_metadata, prompt_type)
         role = "query" if prompt_type == PromptType.query else "document"
         tokens = self._tokenised(texts, keys)
@@ -124,7 +115,7 @@ class GridModel(MtebModel):
         return found
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """The model's similarity of all pairs, or of corrected embeddings the inner product; the signature is mteb's."""
+        """The model's similarity of all pairs, of corrected embeddings the inner product; the signature is mteb's."""
         if self._correct is not None:
             return dot_score(embeddings1, embeddings2)
         return super().similarity(embeddings1, embeddings2)
@@ -143,17 +134,14 @@ class GridModel(MtebModel):
         return texts, keys, ids
 
     def embed_documents(self, texts: list[str], keys: list[bytes], temperature: Temperature) -> np.ndarray:
-        """Embeddings (texts, d) of one piece of documents, to the bit those that `encode` computes of it."""
+        """Embeddings (texts, d) of one piece of documents, equal to the bit to those of `encode`."""
         return self._run([own for own, _ in self._tokenised(texts, keys)], keys, temperature)
 
     def ranks(
         self, own: list[EncodedTexts], absent: dict[str, list[str]], without_itself: bool = False
     ) -> dict[tuple[str, str], int]:
-        """The rank over the whole corpus of relevant documents that are not among the first ones, which mteb keeps.
-
-        `own` are the texts of one split and subset, and `absent` names documents by query. The order is trec_eval's: by
-        score, ties by id, both descending. A document with the query's own id is left out if `without_itself`.
-        """
+        """The rank over the whole corpus of the documents in `absent`, by query, of which mteb keeps no rank."""
+        # The order is trec_eval's: by score, ties by id, both descending.
         files = {id(texts): np.load(texts.vectors, mmap_mode="r") for texts in own if texts.vectors is not None}
         asking = [texts for texts in own if texts.role == "query"]
         queries = {key: row for texts in asking for key, row in zip(texts.ids, files[id(texts)], strict=True)}
@@ -183,11 +171,11 @@ class GridModel(MtebModel):
         return np.concatenate(found)
 
     def _tokenised(self, texts: list[str], keys: list[bytes]) -> list[tuple[np.ndarray, int]]:
-        """Tokens of each text and how many it had before it was cut; texts that were seen before are not tokenised again."""
+        """Tokens of each text, and their number before it was cut; known texts are not tokenised again."""
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._tokens}
         made = {}
         if new:
-            tokens = self.model.tokenizer(list(new.values()), prompt="")  # Each text has its prompt already.
+            tokens = self.model.tokenizer(list(new.values()), prompt="")  # The texts have their prompts.
             assert tokens.whole is not None
             rows = zip(new, tokens.ids, tokens.whole, strict=True)
             made = {key: (np.array(ids, dtype=np.int32), whole) for key, ids, whole in rows}
@@ -198,7 +186,7 @@ class GridModel(MtebModel):
         return found
 
     def _embedded(self, tokens: list[np.ndarray], keys: list[bytes], role: str, temperature: Temperature) -> np.ndarray:
-        """Embeddings of a piece: those that are kept or there, or else of all of its texts run together."""
+        """Embeddings of a piece: kept or stored ones, else of a run on all of its texts."""
         name = digest(keys, role, temperature)
         if self._kept is not None and name in self._kept:
             return self._kept[name]
@@ -220,6 +208,6 @@ class GridModel(MtebModel):
 
 
 def digest(keys: list[bytes], role: str, temperature: Temperature) -> str:
-    """What names the embeddings of a piece: the digests of its texts, their role and their temperature."""
+    """A digest of a piece's texts, their role and their temperature, which names its embeddings."""
     what = f"{role} {temperature.canonical}\n".encode()
     return hashlib.blake2b(what + b"".join(keys), digest_size=16).hexdigest()

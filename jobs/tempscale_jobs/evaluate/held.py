@@ -1,4 +1,4 @@
-"""The task that a worker holds, with the model that keeps the tokens of its texts."""
+"""The task that a worker keeps loaded, with its model."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import actor
 
 _OF_TASK = ("unit", "state", "seed", "prompts", "edges", "lengths_by", "max_length", "piece_texts")
-"""What a task and its model are made of."""
+"""The arguments that decide a task and its model."""
 
 holding: dict[str, tuple[Any, Any] | str] = {}
-"""In a worker: the last task and its model, or the reason why it cannot be loaded."""
+"""In a worker: the last task and its model, or why it cannot be loaded."""
 
 
 def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | str:
-    """The task of a piece of work with its data and the model that keeps its tokens, or a sentence on the failure."""
+    """The loaded task of a piece of work and its model, or a sentence on the failure."""
     from tempscale.model.checkpoint import resolve
     from tempscale.model.settings import Settings
     from tempscale_jobs.evaluate.grid_model import Checkpoint, GridModel
@@ -29,7 +29,7 @@ def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | st
         holding.clear()
         unit = RunTask(**spec["unit"])
         try:
-            # The first model's tokenizer decides the lengths, so that every model gets the same texts.
+            # The first model's tokenizer measures lengths, so that all models get the same texts.
             tokenizer = actor.tokenizer(
                 spec["lengths_by"], spec["max_length"], "truncate", digest=spec["settings_of_lengths"]
             )
