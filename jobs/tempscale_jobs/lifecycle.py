@@ -147,7 +147,7 @@ def mended(command: Callable[..., Run]) -> Callable[..., Run]:
                         error.path,
                     ) from None
                 mended_paths.add(error.path)
-                with journal.stage("make again what is damaged") as stage:
+                with journal.stage("replace damaged files") as stage:
                     stage.note = f"{error}; {error.mended}"
                 fresh = False
 
@@ -192,7 +192,7 @@ def locked(config: Command, journal: Journal, *, fresh: bool = False) -> Iterato
 
     def unlocked() -> None:
         with journal.stage("lock the folder") as stage:
-            stage.note = "its storage has no locks: see that no other run writes there"
+            stage.note = "the storage has no locks: make sure that no other run writes there"
 
     places.check(config)
     with lock.locked(Storage(config.out), lambda: journal.stage("check for another run"), unlocked) as held:

@@ -28,17 +28,17 @@ class Diagnosis(Intervals):
     """What is looked at."""
 
     texts: Annotated[int, Option("--texts", "What is measured", "N")] = Field(
-        200, ge=2, le=5000, description="Texts that are looked into, as many from each length interval as there are."
+        200, ge=2, le=5000, description="Texts to look into, as evenly from all length intervals as possible."
     )
-    piece_texts: int = Field(4, ge=1, description="Texts of one piece of work, the unit of resuming.")
+    piece_texts: int = Field(4, ge=1, description="Texts of one piece of work.")
     pair: Annotated[tuple[str, str] | None, Option("--pair", "What is measured", "ID ID"), ReadBy(tuple)] = Field(
-        None, description="Ids of two texts to be drawn token by token; the most collapsed of the most alike unless given."
+        None, description="Ids of two texts to draw token by token; the most collapsed of the most alike unless given."
     )
     versions_of: Annotated[str | None, Option("--versions-of", "What is measured", "COLUMN")] = Field(
         None,
         min_length=1,
-        description="Column that names the document of which a text is a version, as its summaries are: whole documents are "
-        "looked into, and the effect of length is reported at the same content.",
+        description="Column that names the document of which a text is a version, such as a summary: whole documents are "
+        "looked into, and the effect of length is reported at equal content.",
     )
     repeated_pairs: Annotated[int, Option("--repeated-pairs", "What is measured", "N")] = Field(
         8,
@@ -76,9 +76,9 @@ class DiagnoseConfig(Command):
     @model_validator(mode="after")
     def _fitting(self) -> DiagnoseConfig:
         if self.corpus.embedding_column is not None:
-            raise ValueError("embeddings of your own have no layers to look into; leave out embedding_column")
+            raise ValueError("your own embeddings have no layers to look into; leave out embedding_column")
         if self.diagnosis.versions_of is not None and (self.corpus.sample is not None or self.corpus.limit is not None):
-            raise ValueError("a sample would tear documents from their versions; leave out sample and limit, or versions_of")
+            raise ValueError("a sample would separate versions of a document; leave out sample and limit, or versions_of")
         return self
 
     def candidates(self) -> Corpus:

@@ -37,7 +37,7 @@ class OwnTask(Strict):
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="How tables call it.")
     type: Literal["retrieval", "reranking", "classification", "clustering", "sts"] = Field(
-        description="What is asked of the embeddings."
+        description="The type of the task."
     )
     source: str | None = Field(None, min_length=1, description="Its rows, for every type but retrieval; as corpus.source.")
     corpus: str | None = Field(
@@ -48,23 +48,23 @@ class OwnTask(Strict):
         None, min_length=1, description="Which documents answer which queries (query_id, doc_id, score), for retrieval."
     )
     where: dict[str, str] = Field(
-        {}, description="Rows of source, or queries, to take: those with these values, such as {type = 'specific'}."
+        {}, description="Take only rows of source, or queries, with these values, such as {type = 'specific'}."
     )
     text_column: str = Field("text", min_length=1, description="Column of the texts of classification and clustering.")
     label_column: str = Field("label", min_length=1, description="Column of their labels.")
     test_share: float = Field(
-        0.5, gt=0, lt=1, description="Share of the rows that a classification is tested on; the others are learned from."
+        0.5, gt=0, lt=1, description="Share of the rows that test a classification; the others train it."
     )
     samples_per_label: int = Field(8, ge=1, description="Texts of each label that one experiment learns from, as in MTEB.")
     experiments: int = Field(10, ge=1, le=100, description="Experiments whose scores are averaged, as in MTEB.")
     texts_per_interval: Annotated[int | None, Option("--texts-per-interval", "Tasks", "N")] = Field(
         None,
         ge=1,
-        description="Test your own classifications on N texts of each length interval (500 in S1), if there are so many; on "
-        "all test rows unless given.",
+        description="Test your own classifications on at most N texts of each length interval (500 in S1); on all test rows "
+        "unless given.",
     )
     windows: Annotated[bool, Option("--windows", "Tasks")] = Field(
-        False, description="Fill length intervals that hold fewer with seeded windows of longer texts, marked as such."
+        False, description="Fill intervals with fewer texts up with seeded windows of longer texts, marked as such."
     )
 
     @model_validator(mode="after")
@@ -167,13 +167,13 @@ class Scoring(Models):
     token_budget: ClassVar[int | None] = None
     precision: Precision = Field(
         "float32",
-        description="What the model computes in; bfloat16 moves scores a little, and is faster only on processors that have "
-        "it: auto asks them.",
+        description="Precision of the model; bfloat16 changes scores a little and is faster only on processors that have "
+        "it: auto takes it there.",
     )
     role_grid: Annotated[bool, Option("--role-grid", "Model and temperature")] = Field(
         False,
-        description="Also every pair of a query τ and a document τ for retrieval (S1 Fig 9), with τ for one side only "
-        "among them (S1 Table 2).",
+        description="Score retrieval also at every pair of a query τ and a document τ (S1 Fig 9), and so with a τ for one "
+        "side only (S1 Table 2).",
     )
 
 
@@ -208,7 +208,7 @@ class EvaluateConfig(Command):
     out: RunFolder = "runs/evaluate"
     seed: Seed = 0
     tasks: Tasks = Field(
-        min_length=1, description="MTEB tasks and benchmarks by name, such as MTEB(eng, v2), and tasks of your own."
+        min_length=1, description="MTEB tasks and benchmarks by name, such as MTEB(eng, v2), and your own tasks."
     )
     embedding: Scoring = Field(default_factory=lambda: Scoring.model_validate({}), description="Models and temperatures.")
     audits: Annotated[list[str], Option("--audit", "What is measured", "RUN")] = Field(
@@ -218,7 +218,7 @@ class EvaluateConfig(Command):
         dict[str, str],
         Option("--backbone", "What is measured", "MODEL=BACKBONE", kind=list[str]),
         ReadBy(read_backbones),
-    ] = Field({}, description="Which model each was made from, by label, for differences to it.")
+    ] = Field({}, description="The backbone of each model, by label, to report differences from it.")
     analysis: Intervals = Field(default_factory=lambda: Intervals.model_validate({}), description="Length intervals.")
     corrected: Corrected = Field(
         default_factory=lambda: Corrected.model_validate({}), description="Corrections that are scored."
@@ -230,14 +230,14 @@ class EvaluateConfig(Command):
         """The checked configuration; a UsageError that names --task if there is no task."""
         if not data.get("tasks"):
             raise UsageError(
-                "no task is named; give --task with a task or benchmark of MTEB, such as SciFact, or TYPE:PATH of your own"
+                "no task is named; give --task with a task or benchmark of MTEB, such as SciFact, or your own as TYPE:PATH"
             )
         return super().from_data(data)
 
     @model_validator(mode="after")
     def _backbones_have_audits(self) -> EvaluateConfig:
         if self.backbones and not self.audits:
-            raise ValueError("backbones are compared by what audits measured of them; give audits (--audit RUN) too")
+            raise ValueError("backbones are compared by figures of audits; give audits (--audit RUN) too")
         return self
 
     @field_validator("tasks")
@@ -246,7 +246,7 @@ class EvaluateConfig(Command):
         names = task_names(tasks)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"task '{twice[0]}' is named twice; give each once, or names of its own: NAME=TYPE:PATH")
+            raise ValueError(f"task '{twice[0]}' is named twice; give each once, or another name: NAME=TYPE:PATH")
         return tasks
 
     def temperatures(self) -> list[Temperature]:

@@ -80,7 +80,7 @@ class Gate(Strict):
         [], description="Each `FIGURE <= NUMBER` (or <, >=, >) on a figure of collapse_summary: collapse_gap <= 0.15."
     )
     temperatures: list[float | str] = Field(
-        [], description="Temperatures the gate holds for, as numbers or canonical texts; all of the run unless given."
+        [], description="Temperatures that the gate checks, as numbers or canonical texts; all of the run unless given."
     )
     baseline: Annotated[
         str | None,
@@ -92,28 +92,28 @@ class Gate(Strict):
     ] = Field(
         None,
         min_length=1,
-        description="What the night is compared with: `latest`, the last passing or accepted night of the same model and "
-        "temperature, or a run folder. Nothing unless given.",
+        description="The baseline of the night: `latest`, the last passing or accepted night of the same model and "
+        "temperature, or a run folder. None unless given.",
     )  # fmt: skip
     on_other_model: Literal["fail", "new-series"] = Field(
         "fail",
-        description="What happens on a night of another model than the baseline's, or measured in another way (window, "
+        description="The verdict on a night of another model than the baseline's, or measured in another way (window, "
         "prompts, precision, intervals, neighbours, …). fail: the gate fails until a night is accepted; new-series: the "
         "night is the first of a new series, and only the thresholds are checked.",
     )
     unknown: Literal["pass", "fail"] = Field(
         "pass",
-        description="What a change larger than its size in drift does if its noise is not known, for example of too few "
-        "texts: pass, and terminal and report say so; or fail.",
+        description="The verdict on a change larger than its size in drift if its noise is not known, for example of too "
+        "few texts: pass, with a note in terminal and report, or fail.",
     )
     drift: dict[str, float] = Field(
-        DRIFT, description="Figure by figure the size that a change from the baseline must exceed, besides its noise."
+        DRIFT, description="By figure, the size that a change from the baseline must exceed, and its noise too."
     )
     false_alarms: float = Field(
         0.01,
         gt=0,
         lt=0.5,
-        description="Largest share of nights on which nothing changed that may fail by noise, over all checks of a night.",
+        description="Largest share of nights without a change that may fail by noise, over all checks of a night.",
     )
     webhook_env: str = Field(
         "TEMPSCALE_WEBHOOK",
@@ -137,7 +137,7 @@ class Gate(Strict):
             if figure not in WITH_ERRORS:
                 raise ValueError(
                     f"'{figure}' is no figure whose noise is known; there are {', '.join(WITH_ERRORS)}"
-                    + ("; hold it to a threshold instead" if figure in FIGURES else "")
+                    + ("; give it a threshold instead" if figure in FIGURES else "")
                 )
             if not 0 <= size < float("inf"):
                 raise ValueError(f"{figure} = {size}: the size of a change is 0 or more")
@@ -186,16 +186,16 @@ class RecordOfNights(Strict):
     history: Annotated[str | None, Option("--history", "The gate", "DIR")] = Field(
         None,
         min_length=1,
-        description="Folder that holds the record of nights; unless given, FOLDER/history where out is FOLDER/{night}, else "
-        "history below the run folder.",
+        description="Folder of the record of nights; unless given, FOLDER/history where out is FOLDER/{night}, else history "
+        "below the run folder.",
     )
     name: str = Field(
-        "", description="What the night is about, where several corpora share a record: each is compared with its own."
+        "", description="Name of the series, where several corpora share a record: nights of one name are compared."
     )
     keep_embeddings: int | None = Field(
         None,
         ge=1,
-        description="Nights whose embeddings stay; older ones keep tables and report. All stay unless given.",
+        description="Number of nights whose embeddings are kept; older ones keep tables and report. All unless given.",
     )
 
 

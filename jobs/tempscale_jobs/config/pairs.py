@@ -45,7 +45,7 @@ class Pairs(Strict):
     ] = 0.5
     chunk_pairs: int = Field(256, ge=1, description="Most pairs of one chunk, the unit of work and of resuming.")
     chunk_characters: int = Field(
-        131_072, ge=1, description="A chunk ends when its distinct texts hold this many characters."
+        131_072, ge=1, description="A chunk ends when its distinct texts have this many characters."
     )
 
     @model_validator(mode="after")

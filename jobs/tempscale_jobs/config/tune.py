@@ -72,11 +72,11 @@ class TunedModel(Models):
     ] = Field(
         default_candidates(512),
         min_length=2,
-        description="The candidates, of which the first is the one to leave it at: constants, and schedules by length. In a "
+        description="The candidates: constants, and schedules by length; the first stays unless another is better. In a "
         "window below 512 tokens the default schedules begin at a quarter and half of it.",
     )  # fmt: skip
     precision: Precision = Field(
-        "float32", description="What the model computes in; auto takes bfloat16 where every worker's processor has it."
+        "float32", description="Precision of the model; auto takes bfloat16 if every worker's processor has it."
     )
 
 
@@ -93,17 +93,20 @@ class Choosing(Intervals):
     )
     _canonical = field_validator("corrections")(canonical_recipes)
     layers: Annotated[bool, Option("--layers/--no-layers", "Model and temperature")] = Field(
-        True, description="Whether one τ for each layer, searched for by gradient, is a candidate too."
+        True, description="Try also one τ for each layer, found by gradient."
     )
-    layer_texts: int = Field(48, ge=8, le=2000, description="Long texts that this search looks at.")
+    layer_texts: int = Field(48, ge=8, le=2000, description="Long texts for this search.")
     layer_tokens: int = Field(256, ge=64, description="Tokens of their long prefix; the short one is 32.")
     layer_steps: int = Field(10, ge=1, le=1000, description="Steps of the search.")
     held_out: float = Field(
-        0.5, gt=0, lt=1, description="With labels: share of queries, texts or pairs that the choice is reported on, unseen."
+        0.5,
+        gt=0,
+        lt=1,
+        description="With labels: share of queries, texts or pairs that do not choose but confirm the choice.",
     )
     probe_sample: int = Field(100, ge=30, description="Without labels: texts of the prefix probe.")
     neighbours: int = Field(
-        10, ge=1, le=1000, description="Without labels: nearest texts, for exposure and what short texts keep."
+        10, ge=1, le=1000, description="Without labels: nearest texts of each text, for exposure and keep_neighbours."
     )
     keep_neighbours: float = Field(
         0.9,
@@ -130,13 +133,13 @@ class TuneConfig(Command):
     seed: Seed = 0
     corpus: Corpus | None = Field(
         None,
-        description=f"Texts without labels, to choose by what collapses; {SAMPLE:,} of them "
+        description=f"Texts without labels, to choose by their collapse; {SAMPLE:,} of them "
         "unless sample or limit says otherwise.",
     )
     tasks: Tasks = Field(
         [],
-        description="MTEB tasks and benchmarks by name, and tasks of your own, as for tempscale evaluate: the choice is "
-        "made by their scores. Without one it is made by what collapses in the corpus.",
+        description="MTEB tasks and benchmarks by name, and your own tasks, as for tempscale evaluate: the choice is made "
+        "by their scores. Without tasks it is made by the collapse in the corpus.",
     )
     embedding: TunedModel = Field(
         default_factory=lambda: TunedModel.model_validate({}), description="The model and the candidates."
@@ -151,7 +154,7 @@ class TuneConfig(Command):
         if self.tasks and self.corpus is not None:
             raise ValueError("tasks choose by scores and a corpus by what collapses; give one of them")
         if self.corpus is not None and self.corpus.embedding_column is not None:
-            raise ValueError("embeddings of your own have no temperature to choose; leave out embedding_column")
+            raise ValueError("your own embeddings have no temperature to choose; leave out embedding_column")
         clustering = [task.name for task in self.tasks if isinstance(task, OwnTask) and task.type == "clustering"]
         if clustering:
             raise ValueError(

@@ -234,8 +234,8 @@ def _tables(paths: Iterable[str]) -> dict[str, str]:
 def _is_table(folder: str, kind: str) -> UsageError:
     mend = "give that folder itself" if kind == "Delta" else "write its current rows as Parquet files, and give these"
     return UsageError(
-        f"'{masked(folder)}' is {'an' if kind == 'Iceberg' else 'a'} {kind} table, some of whose files hold rows that were "
-        f"replaced; {mend}"
+        f"'{masked(folder)}' is {'an' if kind == 'Iceberg' else 'a'} {kind} table, whose files may contain replaced "
+        f"rows; {mend}"
     )
 
 

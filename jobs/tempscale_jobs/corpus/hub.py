@@ -161,7 +161,7 @@ def _check_files(name: str, builder: Any, roots: list[Path] | None, address: str
     form = type(builder).__module__.rpartition(".")[2]
     if form not in _FORMATS:
         raise UsageError(
-            f"dataset 'hf:{name}' has files of the format {form}, which may lead to other files; give its files as Parquet, "
+            f"dataset 'hf:{name}' has files of the format {form}, which may name other files; give its files as Parquet, "
             "JSON, CSV or text"
         )
 

@@ -208,8 +208,8 @@ def _check_state(section: Source, before: dict[str, Any], run_folder: str | None
     if changed:
         more = f" and {len(changed) - 1:,} more" if len(changed) > 1 else ""
         raise Changed(
-            f"{section.kind} '{masked(section.source)}' changed while it was read ({changed[0]}{more}), so what was read is "
-            "a mixture, of which nothing is used; start over with --fresh when nothing writes it"
+            f"{section.kind} '{masked(section.source)}' changed while it was read ({changed[0]}{more}), so nothing of it is "
+            "used; start over with --fresh when nothing writes to it"
         )
 
 
@@ -355,8 +355,8 @@ def _check_links(section: Source, fs: Any, files: Iterable[str]) -> None:
     for file in files if isinstance(fs, LocalFileSystem) else ():
         if not os.path.exists(file) and os.path.islink(file):
             raise UsageError(
-                f"{section.kind} '{masked(section.source)}': '{masked(file)}' is a link to a file that is not there; fetch "
-                "the file, or take the link away"
+                f"{section.kind} '{masked(section.source)}': '{masked(file)}' is a link to a missing file; fetch "
+                "the file, or remove the link"
             )
 
 

@@ -153,7 +153,7 @@ def _check(measured: Sequence[AuditFigures], backbones: Mapping[str, str]) -> No
         for label in (model, backbone):
             if label not in known:
                 names = ", ".join(f"'{name}'" for name in known) or "none"
-                raise UsageError(f"backbones name '{label}', which no audit holds; models that are there: {names}")
+                raise UsageError(f"backbones name '{label}', which is in no audit; the audits have {names}")
             if len(known[label]) > 1:
                 raise UsageError(
                     f"backbones name '{label}', and the audits hold {len(known[label])} models of that name; "

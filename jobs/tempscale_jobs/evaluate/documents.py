@@ -100,8 +100,8 @@ def embed(large: Large, crew: Crew, stage: Stage) -> str:
         existing += report is not None and report["there"]
         failure = given_up if report is None else report["failure"]
         failures += [failure] if failure is not None else []
-    note = count(len(pieces), "piece") + (f", {existing} of them there before" if existing else "")
-    return note + (f", {len(failures)} left to the cells: {failures[0]}" if failures else "")
+    note = count(len(pieces), "piece") + (f", {existing} of them finished before" if existing else "")
+    return note + (f", {len(failures)} failed, which the cells will repeat: {failures[0]}" if failures else "")
 
 
 def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any]:

@@ -126,11 +126,9 @@ def _relevant(config: OwnTask, documents: Mapping[str, Any], queries: Mapping[st
                 raise _wrong(config, place, f"query '{query}' and document '{document}' have no relevance")
             value = _score(config, place, 1 if score is None else score)
             if relevant.setdefault(query, {}).setdefault(document, value) != value:
-                raise _wrong(config, place, f"query '{query}' and document '{document}' were there with another relevance")
+                raise _wrong(config, place, f"query '{query}' and document '{document}' are repeated with another relevance")
     if missing:
-        unknown = " and ".join(
-            f"{count} × a {kind} that is not there, such as '{example[kind]}'" for kind, count in missing.items()
-        )
+        unknown = " and ".join(f"{count} × an unknown {kind}, such as '{example[kind]}'" for kind, count in missing.items())
         raise UsageError(
             f"task '{config.name}': the qrels '{masked(config.qrels)}' name {unknown}; mend the qrels or add what is missing"
         )
@@ -178,7 +176,7 @@ def _reranking(config: OwnTask) -> Any:
                 relevant.setdefault(key, {}).setdefault(document, score)
         ranked[key] = list(relevant[key])
     if not queries:
-        raise UsageError(f"task '{config.name}': '{masked(config.source)}' has no row to ask")
+        raise UsageError(f"task '{config.name}': '{masked(config.source)}' has no query")
     task = _task(config, AbsTaskRetrieval)
     documents = [{"id": document, "title": "", "text": text} for text, document in corpus.items()]
     task.dataset = {"default": {"test": {
@@ -240,7 +238,7 @@ def _labelled(config: OwnTask) -> list[Labelled]:
             raise _wrong(config, place, f"the label {value!r} is neither a string nor a whole number")
         text_id = _name(config, place, id_in(values), "id") or str(number)
         if text_id in seen:
-            raise _wrong(config, place, f"the id '{text_id}' was there before")
+            raise _wrong(config, place, f"the id '{text_id}' is repeated")
         seen.add(text_id)
         rows.append((text_id, _text(config, place, values[config.text_column]), label))
     labels = {label: number for number, label in enumerate(sorted({label for _, _, label in rows}))}
@@ -291,7 +289,7 @@ def _rows(
 
 def _new(config: OwnTask, place: str, key: str, known: Mapping[str, Any]) -> None:
     if key in known:
-        raise _wrong(config, place, f"the id '{key}' was there before")
+        raise _wrong(config, place, f"the id '{key}' is repeated")
 
 
 def _passes_where(config: OwnTask, values: Mapping[str, Any]) -> bool:

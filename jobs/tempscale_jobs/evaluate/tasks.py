@@ -119,7 +119,7 @@ def _named(name: str) -> list[RunTask]:
         lower = {other.lower(): other for other in known}
         alike = [lower[other] for other in difflib.get_close_matches(name.lower(), lower, _ALIKE, 0.6)]
         hint = f"; did you mean {' or '.join(alike)}?" if alike else "; mteb.get_tasks() lists its names"
-        raise UsageError(f"MTEB has no task or benchmark '{name}'{hint} (data of your own: --task TYPE:FOLDER)") from None
+        raise UsageError(f"MTEB has no task or benchmark '{name}'{hint} (your own data: --task TYPE:FOLDER)") from None
 
 
 def _sides(task: Any) -> bool:
@@ -154,7 +154,7 @@ def load(unit: RunTask, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
         if isinstance(error, (ConnectionError, TimeoutError)) or "offline" in str(error).lower():
             raise UsageError(
                 f"task '{unit.name}' needs the network, which does not answer ({reason(error)}); start the same command "
-                "again where it does, or give the data as a task of your own"
+                "again where it does, or give the data as your own task"
             ) from None
         raise UsageError(f"task '{unit.name}': its data cannot be loaded: {reason(error)}") from None
     return task

@@ -321,7 +321,8 @@ def gives_nothing(run: Run, model: Model, what: str) -> UsageError:
     reasons = rejected_reasons(run, model)
     most_frequent = f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
     return UsageError(
-        f"model {model.label} gives no finite {what} under all of τ {run.taus}; leave out what breaks it{most_frequent}"
+        f"model {model.label} gives no finite {what} under all of τ {run.taus}{most_frequent}; leave out the τ or the "
+        "option that causes it"
     )
 
 

@@ -12,10 +12,10 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 
 _UNWRITABLE = {
-    "memory": "a memory is no place that workers share",
+    "memory": "workers do not share a memory",
     **dict.fromkeys(
         ("simplecache", "filecache", "blockcache", "cached", "libarchive", "gist", "dask", "jupyter"),
-        "it is of no storage that keeps folders",
+        "its storage has no folders",
     ),
     **dict.fromkeys(("http", "https", "data", "git", "github", "zip", "tar", "reference"), "nothing can be written there"),
 }
@@ -44,9 +44,9 @@ def check_name(option: str, name: str) -> None:
     elif "::" in name:
         why = "it is a chain of addresses"
     elif _ONE_SLASH.match(name):
-        why = "an address has two slashes behind its scheme"
+        why = "an address has two slashes after its scheme"
     elif remote and scheme != scheme.lower() and scheme.lower() not in _UNWRITABLE:
-        why = "the scheme of an address is written in small letters"
+        why = "the scheme of an address must be in small letters"
     elif remote and scheme.lower() in _UNWRITABLE:
         why = _UNWRITABLE[scheme.lower()]
     elif remote and scheme != "file" and any(part in ("", ".", "..") for part in rest.rstrip("/").split("/")):

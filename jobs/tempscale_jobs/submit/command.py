@@ -50,7 +50,7 @@ class Submission:
     identifier: str
     """The submission id of the first attempt."""
     packed: Packed | None
-    """The files that travel with it; None if it names no file."""
+    """The files that are sent with it; None if it names no file."""
     image_code: bool
     """Whether the tempscale of the cluster runs it."""
 
@@ -127,18 +127,18 @@ def _packed(parameters: dict[str, Any], working_dir: Path | None, image_code: bo
     if image_code:
         if any(not path.is_absolute() for path in files):
             raise UsageError(
-                f"'{files[0]}' does not travel with --image-code; give its full path in the image, or --working-dir DIR"
+                f"'{files[0]}' is not sent with --image-code; give its full path in the image, or --working-dir DIR"
             )
         return None
     if isinstance(parameters.get("config"), Path):
         return pack(Path(os.path.abspath(parameters["config"])).parent)
     if files:
-        raise UsageError(f"'{files[0]}' has to travel with the job; give --working-dir with a folder that holds it")
+        raise UsageError(f"'{files[0]}' must be sent with the job; give --working-dir with a folder that contains it")
     return None
 
 
 def _name_in_job(file: Path, packed: Packed | None) -> str:
-    """The name of a file where the job runs; a UsageError if the file does not travel."""
+    """The name of a file where the job runs; a UsageError if the file is not sent."""
     if packed is None:
         return str(file)
     full = Path(os.path.abspath(file))  # Do not follow links: Kubernetes mounts a file as a link into a hidden folder.
@@ -198,8 +198,8 @@ def _check_files(config: dict[str, Any], packed: Packed | None) -> None:
                 raise packed.unsent(path)
         elif _matches(path, Path.cwd()):
             raise UsageError(
-                f"'{path}' lies on this machine and does not travel; put it on a shared folder or object storage, or into "
-                "the working directory (--working-dir) and call it as it is called there"
+                f"'{path}' is on this machine and is not sent with the job; put it on a shared folder or object storage, or "
+                "into the working directory (--working-dir), and give its path there"
             )
 
 

@@ -199,7 +199,7 @@ class Watch:
         """Raise an IncompleteRun if the head does not answer for too long, or is new and does not know the job."""
         if "does not exist" in str(error):
             raise IncompleteRun(
-                f"the cluster at '{masked(self._url)}' knows nothing of {self._identifier} any more: its head is a new one; "
+                f"the cluster at '{masked(self._url)}' no longer knows {self._identifier}, because its head is new; "
                 "submit the same command again to go on where it stopped"
             )
         silent = time.monotonic() - self._heard

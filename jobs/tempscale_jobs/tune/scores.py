@@ -139,8 +139,8 @@ def choose(parts: Parts, candidates: Sequence[str], seed: int) -> list[dict[str,
     # The candidate with the best development score is chosen if its interval on the held-out part is above 0.
     if not parts.dev:
         raise UsageError(
-            f"no task has {ITEMS_FOR_A_HALF} queries, texts or pairs with a score of their own in each part, so none can "
-            f"choose: {', '.join(parts.left_out)}"
+            f"no task has {ITEMS_FOR_A_HALF} queries, texts or pairs with single scores in each part, so no task decides: "
+            f"{', '.join(parts.left_out)}"
         )
     reference = candidates[0]
     rows = [_row(parts, candidate, reference, seed) for candidate in candidates]

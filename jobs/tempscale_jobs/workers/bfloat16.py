@@ -52,7 +52,7 @@ def decided(asked: str, seen: list[Processor]) -> Settled:
     if asked == "tf32":
         if others := sorted({device.name for device in seen if device.instructions != _OF_A_GPU}):
             raise UsageError(
-                f"--precision tf32 is for GPUs from compute capability 8 on, and {' and '.join(others)} is none; choose "
+                f"--precision tf32 needs GPUs of compute capability 8 or more, and {' and '.join(others)} is none; choose "
                 "float32, bfloat16 or auto"
             )
         return Settled(asked, "tf32", have)

@@ -253,7 +253,7 @@ def _start(execution: Execution, folder: str) -> None:
         if "timed out during startup" not in str(error):
             raise
         raise IncompleteRun(
-            "Ray did not start on this machine within half a minute: it has too much else to do; the same command goes on"
+            "Ray did not start on this machine within half a minute: the machine is too busy; start the same command again"
         ) from None
 
 

@@ -43,15 +43,15 @@ class Marks:
         marks["deaths"] += died_before
         if marks["deaths"] > _MOST:
             raise IncompleteRun(
-                f"the processes that work on {self._name} died {_MOST} times, for ever other texts; look for what ends "
-                "them, such as memory, and start the same command again to go on"
+                f"the processes that work on {self._name} died {_MOST} times, at other texts each time; look for what "
+                "ends them, such as a lack of memory, and start the same command again to go on"
             )
         if died_before and doing != WRITTEN and not isinstance(doing, list):
             marks["elsewhere"] += 1
             if marks["elsewhere"] > _MOST_ELSEWHERE:
                 raise IncompleteRun(
                     f"the process that works on {self._name} died {marks['elsewhere']} times outside of the model; "
-                    "look for what ends it, such as memory, and start the same command again"
+                    "look for what ends it, such as a lack of memory, and start the same command again"
                 )
         elif isinstance(doing, list):
             # Half of a batch that killed twice need not kill twice itself.
