@@ -56,7 +56,7 @@
       windows             test sets by length
       documents           large corpora, embedded before the cells
       cells               a task under a temperature, on Ray
-      held                the task that a worker holds
+      loaded_task         the task that a worker keeps loaded
       grid_model          the model that a cell scores
       scored              a score, and the score of each item
       corrected           a score with corrected embeddings

@@ -43,8 +43,6 @@ class AuditFigures(NamedTuple):
 
 _COLUMNS = [name for name in AuditFigures._fields if name not in ("fingerprint", "folder")]
 
-# ---------------------------------------------------------------------------------------------- reading audits
-
 
 def measures(folders: Sequence[str]) -> list[AuditFigures]:
     """Every model and temperature of these audits, in the order of the folders and of their tables."""
@@ -93,9 +91,6 @@ def _given_twice(first: AuditFigures, second: AuditFigures) -> UsageError:
         f"'{masked(first.folder)}' and '{masked(second.folder)}' both hold model {names} under temperature "
         f"{first.temperature}; leave one of them out"
     )
-
-
-# ---------------------------------------------------------------------------------------------- comparison with scores
 
 
 def correlations(measured: Sequence[AuditFigures], scores: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -173,9 +168,6 @@ def _known(value: float | None) -> bool:
 
 def _difference(value: float | None, base: float | None) -> float | None:
     return value - base if value is not None and base is not None else None
-
-
-# ---------------------------------------------------------------------------------------------- errors of a change
 
 
 def _error(entry: AuditFigures, base: AuditFigures) -> float | None:

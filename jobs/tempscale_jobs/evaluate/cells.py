@@ -11,7 +11,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.evaluate import documents, tasks
 from tempscale_jobs.evaluate.corrected import Corrections
 from tempscale_jobs.evaluate.documents import Call, Large
-from tempscale_jobs.evaluate.held import held, sentence
+from tempscale_jobs.evaluate.loaded_task import load_once, sentence
 from tempscale_jobs.evaluate.tasks import Evaluation, RunTask, corrected_folder, folder
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Stage
@@ -92,7 +92,7 @@ def write_cells(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
 
     unit, temperatures = RunTask(**spec["unit"]), [Temperature.of(text) for text in spec["temperatures"]]
     report: dict[str, Any] = {"wrong": {}, "calls": []}
-    loaded = held(worker, spec)
+    loaded = load_once(worker, spec)
     if isinstance(loaded, str):
         return report | {"wrong": {t.canonical: loaded for t in temperatures}}
     task, model = loaded

@@ -49,7 +49,7 @@ class Corrections:
     held_out: float
     seed: int
 
-    def held(self, names: Sequence[str]) -> np.ndarray:
+    def are_held_out(self, names: Sequence[str]) -> np.ndarray:
         """Whether each item is held out."""
         return held_out(names, self.held_out, self.seed)
 
@@ -82,7 +82,7 @@ class Sides(NamedTuple):
         if len(self.document_ids) > FITTED:
             sample = set(seeded_sample(self.document_ids, FITTED, how.seed))
             chosen = np.array([name in sample for name in self.document_ids])
-        development = ~how.held(self.query_ids)
+        development = ~how.are_held_out(self.query_ids)
         documents, lengths = self.documents[chosen], np.maximum(self.document_lengths[chosen], 1)
         return fit(
             recipe, torch.from_numpy(documents), torch.from_numpy(lengths), torch.from_numpy(self.queries[development]),
@@ -99,7 +99,7 @@ def exposures(
     fifth = np.searchsorted(edges, sides.document_lengths, side="left")
     of_document = dict(zip(sides.document_ids, fifth.tolist(), strict=True))
     counts = []
-    for query, held in zip(sides.query_ids, how.held(sides.query_ids), strict=True):
+    for query, held in zip(sides.query_ids, how.are_held_out(sides.query_ids), strict=True):
         if held and query in results:
             # Ties are broken by id, as trec_eval does.
             ranked = sorted(results[query].items(), key=lambda pair: (pair[1], pair[0]), reverse=True)[:SHOWN]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.evaluate.held import held, sentence
+from tempscale_jobs.evaluate.loaded_task import load_once, sentence
 from tempscale_jobs.evaluate.tasks import RunTask
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Model, Run, place
@@ -45,8 +45,7 @@ class Large(NamedTuple):
     @property
     def of_documents(self) -> list[Temperature]:
         """The distinct temperatures of documents in these cells."""
-        distinct = {_of_documents(temperature): None for temperature in self.temperatures}
-        return list(distinct)
+        return list(dict.fromkeys(temperature.for_role("document") for temperature in self.temperatures))
 
     @property
     def documents(self) -> int:
@@ -97,7 +96,7 @@ def embed(large: Large, crew: Crew, stage: Stage) -> str:
     existing, failures = 0, list[str]()
     for piece, report, given_up in crew.attempt(write_piece, pieces):
         stage.advance(piece.size)
-        existing += report is not None and report["there"]
+        existing += report is not None and report["existed"]
         failure = given_up if report is None else report["failure"]
         failures += [failure] if failure is not None else []
     note = count(len(pieces), "piece") + (f", {existing} of them finished before" if existing else "")
@@ -112,9 +111,9 @@ def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
     from tempscale_jobs.evaluate.grid_model import digest
 
     unit, temperature, piece = RunTask(**spec["unit"]), Temperature.of(spec["temperature"]), Call(**spec["piece"])
-    loaded = held(worker, spec)
+    loaded = load_once(worker, spec)
     if isinstance(loaded, str):
-        return {"there": False, "failure": loaded}
+        return {"existed": False, "failure": loaded}
     whole, model = loaded
     try:
         task = (getattr(whole, "tasks", None) or [whole])[piece.task]
@@ -125,16 +124,16 @@ def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
         name = digest(keys, "document", temperature)
         at = piece_name(worker.model, temperature, unit, name)
         if worker.storage.exists(at):
-            return {"there": True, "failure": None}
+            return {"existed": True, "failure": None}
         with worker.noting(f"{unit.slug} documents {name[:12]} τ {temperature.slug}"):
             vectors = model.embed_documents(texts, keys, temperature)
         rows = table(vectors.shape[1]).build({"embedding": row_bytes(vectors)})
         worker.storage.write_table(at, rows, "none")  # Floats hardly compress.
     except Exception as error:
         actor.end_if_lost(error)
-        return {"there": False, "failure": sentence(unit.name, error)}
+        return {"existed": False, "failure": sentence(unit.name, error)}
     worker.note_processor()
-    return {"there": False, "failure": None}
+    return {"existed": False, "failure": None}
 
 
 def reader(storage: Storage, model: Model, unit: RunTask) -> Callable[[Temperature, str], np.ndarray | None]:
@@ -149,7 +148,7 @@ def reader(storage: Storage, model: Model, unit: RunTask) -> Callable[[Temperatu
 
 def remove(run: Run, model: Model, large: Large, missing: Sequence[Temperature]) -> None:
     """Remove the pieces of a task, except those that its missing cells need."""
-    needed = {_of_documents(temperature) for temperature in missing}
+    needed = {temperature.for_role("document") for temperature in missing}
     for temperature in large.of_documents:
         if temperature not in needed:
             run.storage.remove(_folder(model, temperature, large.unit))
@@ -158,10 +157,6 @@ def remove(run: Run, model: Model, large: Large, missing: Sequence[Temperature])
 def remove_all(run: Run) -> None:
     """Remove the pieces of an earlier session."""
     run.storage.remove(CELL_DOCUMENTS)
-
-
-def _of_documents(temperature: Temperature) -> Temperature:
-    return temperature.for_role("document")
 
 
 def _folder(model: Model, temperature: Temperature, unit: RunTask) -> str:

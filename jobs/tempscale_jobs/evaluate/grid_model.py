@@ -69,18 +69,18 @@ class GridModel(MtebModel):
         self._tokens: dict[bytes, tuple[np.ndarray, int]] = {}
         self._kept: dict[str, np.ndarray] | None = None
         """Embeddings of pieces, by digest."""
-        self._there: Embedded | None = None
+        self._embedded_before: Embedded | None = None
         self._correct: Correct | None = None
         self._size = 0
         self._temperature = encoder.temperature
         self._folder: Path | None = None
 
     def begin(
-        self, temperature: Temperature, keep: bool, folder: Path | None = None, there: Embedded | None = None,
+        self, temperature: Temperature, keep: bool, folder: Path | None = None, embedded: Embedded | None = None,
         correct: Correct | None = None,
     ) -> None:  # fmt: skip
-        """Use this temperature; `keep` embeddings for other roles, save each call's in `folder`, take those of `there`."""
-        self.seen, self._temperature, self._folder, self._there = [], temperature, folder, there
+        """Use this temperature; `keep` embeddings for other roles, save each call's in `folder`, take those `embedded`."""
+        self.seen, self._temperature, self._folder, self._embedded_before = [], temperature, folder, embedded
         self._correct = correct
         self._kept = (self._kept if self._kept is not None else {}) if keep else None
 
@@ -98,21 +98,20 @@ class GridModel(MtebModel):
         texts, keys, ids = self.read(inputs, task_metadata, prompt_type)
         role = "query" if prompt_type == PromptType.query else "document"
         tokens = self._tokenised(texts, keys)
-        lengths, whole = [len(own) for own, _ in tokens], [n for _, n in tokens]
+        token_ids, whole = [ids_of_text for ids_of_text, _ in tokens], [n for _, n in tokens]
+        lengths = list(map(len, token_ids))
         temperature = dict(self._temperature.roles).get(role, self._temperature)
         pieces = (slice(start, start + self.piece_texts) for start in range(0, len(texts), self.piece_texts))
-        found = np.concatenate(
-            [self._embedded([own for own, _ in tokens[piece]], keys[piece], role, temperature) for piece in pieces]
-        )
+        vectors = np.concatenate([self._embedded(token_ids[piece], keys[piece], role, temperature) for piece in pieces])
         file = None if self._folder is None else self._folder / f"{len(self.seen)}.npy"
         cut = sum(n > length for n, length in zip(whole, lengths, strict=True))
         call = EncodedTexts(role, hf_split, hf_subset, ids, lengths, whole, cut, file)
         if self._correct is not None:
-            found = self._correct(call, found)
+            vectors = self._correct(call, vectors)
         if file is not None:
-            np.save(file, found)
+            np.save(file, vectors)
         self.seen.append(call)
-        return found
+        return vectors
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """The model's similarity of all pairs, of corrected embeddings the inner product; the signature is mteb's."""
@@ -135,40 +134,40 @@ class GridModel(MtebModel):
 
     def embed_documents(self, texts: list[str], keys: list[bytes], temperature: Temperature) -> np.ndarray:
         """Embeddings (texts, d) of one piece of documents, equal to the bit to those of `encode`."""
-        return self._run([own for own, _ in self._tokenised(texts, keys)], keys, temperature)
+        return self._run([token_ids for token_ids, _ in self._tokenised(texts, keys)], keys, temperature)
 
     def ranks(
-        self, own: list[EncodedTexts], absent: dict[str, list[str]], without_itself: bool = False
+        self, calls: list[EncodedTexts], absent: dict[str, list[str]], without_itself: bool = False
     ) -> dict[tuple[str, str], int]:
         """The rank over the whole corpus of the documents in `absent`, by query, of which mteb keeps no rank."""
         # The order is trec_eval's: by score, ties by id, both descending.
-        files = {id(texts): np.load(texts.vectors, mmap_mode="r") for texts in own if texts.vectors is not None}
-        asking = [texts for texts in own if texts.role == "query"]
+        files = {id(texts): np.load(texts.vectors, mmap_mode="r") for texts in calls if texts.vectors is not None}
+        asking = [texts for texts in calls if texts.role == "query"]
         queries = {key: row for texts in asking for key, row in zip(texts.ids, files[id(texts)], strict=True)}
-        documents = [texts for texts in own if texts.role == "document"]
+        documents = [texts for texts in calls if texts.role == "document"]
         places = {key: (t, k) for t, texts in enumerate(documents) for k, key in enumerate(texts.ids)}
         vectors = [files[id(texts)] for texts in documents]
         names = [np.array(texts.ids, dtype=object) for texts in documents]
-        found: dict[tuple[str, str], int] = {}
+        ranks: dict[tuple[str, str], int] = {}
         for query, wanted in absent.items():
             one = np.asarray(queries[query])[None]
-            scores = [self._scores(one, own_vectors) for own_vectors in vectors]
+            scores = [self._scores(one, call_vectors) for call_vectors in vectors]
             for document in wanted:
                 if document not in places:
                     continue
                 call, row = places[document]
                 score, rank = scores[call][row], 1
-                for own_scores, ids in zip(scores, names, strict=True):
-                    before = (own_scores > score) | ((own_scores == score) & (ids > document))
+                for call_scores, ids in zip(scores, names, strict=True):
+                    before = (call_scores > score) | ((call_scores == score) & (ids > document))
                     rank += int((before & (ids != query)).sum() if without_itself else before.sum())
-                found[query, document] = rank
-        return found
+                ranks[query, document] = rank
+        return ranks
 
     def _scores(self, query: np.ndarray, documents: np.ndarray) -> np.ndarray:
         """The similarity of one query (1, d) with documents (documents, d), a block of them at a time."""
         blocks = range(0, len(documents), _AT_ONCE)
-        found = [np.asarray(self.similarity(query, np.array(documents[k : k + _AT_ONCE])))[0] for k in blocks]
-        return np.concatenate(found)
+        scores = [np.asarray(self.similarity(query, np.array(documents[k : k + _AT_ONCE])))[0] for k in blocks]
+        return np.concatenate(scores)
 
     def _tokenised(self, texts: list[str], keys: list[bytes]) -> list[tuple[np.ndarray, int]]:
         """Tokens of each text, and their number before it was cut; known texts are not tokenised again."""
@@ -179,23 +178,24 @@ class GridModel(MtebModel):
             assert tokens.whole is not None
             rows = zip(new, tokens.ids, tokens.whole, strict=True)
             made = {key: (np.array(ids, dtype=np.int32), whole) for key, ids, whole in rows}
-        found = [made[key] if key in made else self._tokens[key] for key in keys]
+        tokens_of_texts = [made[key] if key in made else self._tokens[key] for key in keys]
         self._size += sum(len(ids) for ids, _ in made.values())
         if self._size <= _MOST_TOKENS_KEPT:
             self._tokens |= made
-        return found
+        return tokens_of_texts
 
     def _embedded(self, tokens: list[np.ndarray], keys: list[bytes], role: str, temperature: Temperature) -> np.ndarray:
         """Embeddings of a piece: kept or stored ones, else of a run on all of its texts."""
         name = digest(keys, role, temperature)
         if self._kept is not None and name in self._kept:
             return self._kept[name]
-        if role == "document" and self._there is not None and (there := self._there(temperature, name)) is not None:
-            return there
-        found = self._run(tokens, keys, temperature)
+        read = self._embedded_before if role == "document" else None
+        if read is not None and (stored := read(temperature, name)) is not None:
+            return stored
+        vectors = self._run(tokens, keys, temperature)
         if self._kept is not None:
-            self._kept[name] = found
-        return found
+            self._kept[name] = vectors
+        return vectors
 
     def _run(self, tokens: list[np.ndarray], keys: list[bytes], temperature: Temperature) -> np.ndarray:
         """Run the model on each distinct text of a piece; micro-batches depend on the piece alone."""

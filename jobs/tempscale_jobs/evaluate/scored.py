@@ -45,7 +45,7 @@ class ScoringOptions(NamedTuple):
     """How a task is scored."""
 
     keep: bool
-    there: Embedded | None = None
+    embedded: Embedded | None = None
     """See `GridModel.begin`."""
     corrections: Corrections | None = None
 
@@ -56,7 +56,7 @@ class _Scoring(NamedTuple):
     task: Any
     model: GridModel
     temperature: Temperature
-    there: Embedded | None
+    embedded: Embedded | None
     record: _Record
 
 
