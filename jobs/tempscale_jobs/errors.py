@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Self
 
 from tempscale_jobs.urls import hidden, shortened
 
@@ -30,9 +31,9 @@ class RunError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(shortened(visible(hidden(message))))
 
-    def alone(self) -> RunError:
+    def alone(self) -> Self:
         """The same error, without its cause."""
-        return type(self)(str(self))
+        return type(self)(*self.__reduce__()[1])
 
 
 class UsageError(RunError):
@@ -64,10 +65,6 @@ class SickWorker(IncompleteRun):
     def __reduce__(self) -> tuple[type[SickWorker], tuple[str, str, str]]:
         return SickWorker, (str(self), self.node, self.machine)
 
-    def alone(self) -> SickWorker:
-        """See `RunError.alone`."""
-        return SickWorker(str(self), self.node, self.machine)
-
 
 class Damaged(IncompleteRun):
     """A file of a run is not what was written: bits have flipped, or its end is cut."""
@@ -80,10 +77,6 @@ class Damaged(IncompleteRun):
 
     def __reduce__(self) -> tuple[type[Damaged], tuple[str, str]]:
         return Damaged, (str(self), self.path)
-
-    def alone(self) -> Damaged:
-        """See `RunError.alone`."""
-        return Damaged(str(self), self.path)
 
 
 class Changed(UsageError):

@@ -12,6 +12,7 @@ from typing import Any
 
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import masked, reason
+from tempscale_jobs.workers.private import variables_set
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 INCOMPLETE = 3
@@ -56,10 +57,10 @@ def connect(url: str) -> Any:
         def versions(self) -> dict[str, str]:
             """The versions of the cluster's Ray and Python, if it reports them."""
             answer = self._do_request("GET", "/api/v0/cluster_metadata")
-            told = answer.json().get("data", {}) if answer.status_code == 200 else {}
-            return {"Ray": told.get("rayVersion", ""), "Python": told.get("pythonVersion", "")}
+            data = answer.json().get("data", {}) if answer.status_code == 200 else {}
+            return {"Ray": data.get("rayVersion", ""), "Python": data.get("pythonVersion", "")}
 
-    with readable(url), _preferred(url):
+    with readable(url), variables_set({"RAY_API_SERVER_ADDRESS": url}):  # Ray prefers the variable to its argument.
         return Client(url)
 
 
@@ -76,21 +77,6 @@ def check_versions(theirs: dict[str, str], url: str) -> None:
                 f"the cluster at '{masked(url)}' has {name} {version} and this machine {ours[name]}, for which its code is "
                 f"sent; submit from an environment with {name} {version}, or give --image-code if the cluster has tempscale"
             )
-
-
-@contextmanager
-def _preferred(url: str) -> Iterator[None]:
-    """Set RAY_API_SERVER_ADDRESS to `url`, because Ray prefers that variable to the address in its arguments."""
-    name = "RAY_API_SERVER_ADDRESS"
-    before = os.environ.get(name)
-    os.environ[name] = url
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 @contextmanager
