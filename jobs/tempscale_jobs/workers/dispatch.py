@@ -215,6 +215,8 @@ def run_with_ray_data(
     where: Mapping[str, Any],
 ) -> Iterator[Piece]:  # fmt: skip
     """Run `function(*arguments, **shared)` of each piece in tasks of Ray Data; yield each finished piece."""
+    import ray
+
     if not pieces:
         return
     by_number, tasks = {piece.number: piece for piece in pieces}, min(cluster.tasks, len(pieces))
@@ -224,7 +226,7 @@ def run_with_ray_data(
         for piece in _ordered(cluster, pieces):
             flights.begin(piece.number, piece, None)
         with closing(_blocks(data)) as blocks:  # Ray Data ends when its iterator is closed, which must be before Ray ends.
-            for report in (row for block in blocks for row in _table(block).to_pylist()):
+            for report in (row for block in blocks for row in ray.get(block).to_pylist()):
                 flights.end(report["number"], finished=report["failure"] is None)
                 raise_reported(report)
                 yield by_number[report["number"]]
@@ -268,21 +270,15 @@ class Crew:
         self, function: Callable[..., Any], pieces: Sequence[Piece], retries: int = RETRIES
     ) -> Iterator[tuple[Piece, Any]]:
         """Run `function(worker, *arguments)` of each piece on an actor; yield each piece with its result."""
-        if not pieces:
-            return
-        self.hire(min(self._cluster.workers, len(pieces)))
         with readable_failures():
-            for piece, result, _ in self._results(_Call("run", function, retries), _ordered(self._cluster, pieces)):
+            for piece, result, _ in self._on_actors(_Call("run", function, retries), pieces):
                 yield piece, result
 
     def attempt(
         self, function: Callable[..., Any], pieces: Sequence[Piece]
     ) -> Iterator[tuple[Piece, Any, str | None]]:  # fmt: skip
         """Like `run`, but give up a piece that ends its process in every try; yield (piece, result, why given up)."""
-        if not pieces:
-            return
-        self.hire(min(self._cluster.workers, len(pieces)))
-        yield from self._results(_Call("run", function, RETRIES, ahead=1, gives_up=True), _ordered(self._cluster, pieces))
+        yield from self._on_actors(_Call("run", function, RETRIES, ahead=1, gives_up=True), pieces)
 
     def stream(
         self, function: Callable[..., Any], pieces: Sequence[Piece], prepare: Callable[..., pa.Table],
@@ -300,7 +296,8 @@ class Crew:
         self.hire(workers)
         with readable_failures():
             block_pieces = (Piece(None, (block,)) for block in blocks)
-            for _, reports, _ in self._results(_Call("take", function, FOR_EVER), block_pieces, len(pieces)):
+            actors = _Actors(self, _Call("take", function, FOR_EVER))
+            for _, reports, _ in _results(actors, block_pieces, self._cluster.journal, len(pieces)):
                 for report in reports:
                     raise_reported(report)
                     yield by_number[report["number"]]
@@ -316,7 +313,6 @@ class Crew:
         if self._cluster.gpus and not on_gpus:
             yield from (piece for piece, _ in run_tasks(self._cluster, function, pieces, ahead=2))
             return
-        self.hire(workers)
         yield from self._called(function, pieces, {"device": "cuda"} if on_gpus else {})
 
     def tiles(self, function: Callable[..., Any], pieces: Sequence[Piece]) -> Iterator[Piece]:
@@ -332,21 +328,20 @@ class Crew:
             for worker in self.actors:
                 worker.unload.remote()  # Do not wait: an actor may have lost its node.
         self._unloaded = True  # New actors load no model.
-        self.hire(min(self._cluster.workers, len(pieces)))
         yield from self._called(function, pieces, {"device": "cuda"})
 
     def _called(
         self, function: Callable[..., Any], pieces: Sequence[Piece], more: dict[str, Any]
     ) -> Iterator[Piece]:  # fmt: skip
         """Let the actors run a function of each of these pieces; yield each finished piece."""
-        call = _Call("call", function, RETRIES, more=more)
         with readable_failures():
-            yield from (piece for piece, *_ in self._results(call, _ordered(self._cluster, pieces)))
+            yield from (piece for piece, *_ in self._on_actors(_Call("call", function, RETRIES, more=more), pieces))
 
-    def _results(
-        self, call: _Call, pieces: Iterable[Piece], total: int | None = None
-    ) -> Iterator[tuple[Piece, Any, str | None]]:  # fmt: skip
-        return _results(_Actors(self, call), pieces, self._cluster.journal, total)
+    def _on_actors(self, call: _Call, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Any, str | None]]:
+        """Hire actors for some pieces, and let them work; yield as `_results` does."""
+        if pieces:
+            self.hire(min(self._cluster.workers, len(pieces)))
+            yield from _results(_Actors(self, call), _ordered(self._cluster, pieces), self._cluster.journal)
 
     def _compute_socm(self, count: int) -> bool:
         """Whether the GPUs of all started actors compute SOCM."""
@@ -890,10 +885,3 @@ def _blocks(data: ray.data.Dataset) -> Generator[Any]:
     """References to the blocks of a stream of Ray Data, as they are made."""
     bundles = data.iter_internal_ref_bundles()  # The stream starts here, not at the first block.
     return (block for bundle in bundles for block in bundle.block_refs)
-
-
-def _table(block: Any) -> pa.Table:
-    """The table of a block."""
-    import ray
-
-    return ray.get(block)
