@@ -127,11 +127,7 @@ def _taken(
 
 def _created(storage: Storage, owner: dict[str, Any]) -> bool:
     """Create the file unless it exists; a file of this run counts as created even if the storage raised an error."""
-
-    def once() -> bool:
-        return storage.create(NAME, _written(owner)) or _holds(storage, owner)
-
-    return bool(_tried(once))
+    return bool(_tried(lambda: storage.create(NAME, _written(owner)) or _holds(storage, owner)))
 
 
 def _tried(operation: Callable[[], Any]) -> Any:

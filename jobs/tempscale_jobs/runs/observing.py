@@ -253,8 +253,8 @@ class RayMetrics(Observer):
         self._end_work()
         super().stage(name, total)
         if before is not None:
-            self._set(before, 0)
-        self._set(name, 1)
+            self._set("stage", 0, stage=before)
+        self._set("stage", 1, stage=name)
         self._set_slow()
 
     @override
@@ -264,34 +264,29 @@ class RayMetrics(Observer):
 
     @override
     def count(self, unit: Unit, number: int) -> None:
-        with suppress(Exception):  # A failing metric must not end the run.
-            if number and (counter := self._metric(unit)) is not None:
-                counter.inc(number, {"run": self.run or ""})
+        if number:
+            self._add(unit, number)
 
     @override
     def work(self, work: Work) -> None:
-        labels, self.works = {"run": self.run or "", "step": ascii_label(self.name or "")}, True
-        with suppress(Exception):
-            if (gauge := self._metric("workers")) is None:
-                return
-            gauge.set(work.alive, labels | {"state": "alive"})
-            gauge.set(work.wanted, labels | {"state": "wanted"})
-            if work.left is not None:
-                self._metric("pieces_left").set(work.left, labels)
-            if work.retried:
-                self._metric("retries").inc(work.retried, labels)
+        self.works, step = True, self.name or ""
+        self._set("workers", work.alive, step=step, state="alive")
+        self._set("workers", work.wanted, step=step, state="wanted")
+        if work.left is not None:
+            self._set("pieces_left", work.left, step=step)
+        if work.retried:
+            self._add("retries", work.retried, step=step)
 
     @override
     def say(self, event: str, message: str, seconds: float | None = None) -> None:
-        with suppress(Exception):
-            if seconds is not None and (gauge := self._metric("step_seconds")) is not None:
-                gauge.set(seconds, {"run": self.run or "", "step": ascii_label(self.name or "")})
+        if seconds is not None:
+            self._set("step_seconds", seconds, step=self.name or "")
 
     @override
     def end(self, state: State, message: str) -> None:
         self._end_work()
         if self.name is not None:
-            self._set(self.name, 0)
+            self._set("stage", 0, stage=self.name)
         self.slow_pieces = ()
         self._set_slow()
 
@@ -302,14 +297,21 @@ class RayMetrics(Observer):
             self.works = False
 
     def _set_slow(self) -> None:
-        with suppress(Exception):
-            if self.run is not None and (gauge := self._metric("slow_pieces")) is not None:
-                gauge.set(len(self.slow_pieces), {"run": self.run})
+        if self.run is not None:
+            self._set("slow_pieces", len(self.slow_pieces))
 
-    def _set(self, stage: str, value: int) -> None:
+    def _set(self, name: str, value: float, **labels: str) -> None:
+        with suppress(Exception):  # A failing metric must not end the run.
+            if (gauge := self._metric(name)) is not None:
+                gauge.set(value, self._labels(labels))
+
+    def _add(self, name: str, number: int, **labels: str) -> None:
         with suppress(Exception):
-            if (gauge := self._metric("stage")) is not None:
-                gauge.set(value, {"run": self.run or "", "stage": ascii_label(stage)})
+            if (counter := self._metric(name)) is not None:
+                counter.inc(number, self._labels(labels))
+
+    def _labels(self, labels: dict[str, str]) -> dict[str, str]:
+        return {"run": self.run or "", **{name: ascii_label(label) for name, label in labels.items()}}
 
     def _metric(self, name: str) -> Any:
         ray = sys.modules.get("ray")
