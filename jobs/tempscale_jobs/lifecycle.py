@@ -26,8 +26,8 @@ Config = TypeVar("Config", bound=Command)
 class Lifecycle:
     """A run in progress, whose record becomes run.json when the run ends without an error."""
 
-    def __init__(self, config: Command, run: Run, journal: Journal, held: lock.Lock) -> None:
-        self.run, self.lock = run, held
+    def __init__(self, config: Command, run: Run, journal: Journal, folder_lock: lock.Lock) -> None:
+        self.run, self.lock = run, folder_lock
         self._config, self.journal = config, journal
         self.finished = _record(run, config)
         """The content of run.json if the run was complete before this call; the file itself may be damaged."""
@@ -157,8 +157,8 @@ def mended(command: Callable[..., Run]) -> Callable[..., Run]:
 class Opening:
     """A locked folder, in which a run is about to begin or to go on."""
 
-    def __init__(self, config: Command, journal: Journal, held: lock.Lock, fresh: bool) -> None:
-        self._config, self._journal, self._held, self._fresh = config, journal, held, fresh
+    def __init__(self, config: Command, journal: Journal, folder_lock: lock.Lock, fresh: bool) -> None:
+        self._config, self._journal, self._lock, self._fresh = config, journal, folder_lock, fresh
 
     @property
     def will_read(self) -> bool:
@@ -174,7 +174,7 @@ class Opening:
             check_reachable(config.execution)
         run = folder.begin(config, fresh=self._fresh)
         self._journal.follow(run)
-        life = Lifecycle(config, run, self._journal, self._held)
+        life = Lifecycle(config, run, self._journal, self._lock)
         try:
             yield life
             life.finish()
@@ -195,5 +195,5 @@ def locked(config: Command, journal: Journal, *, fresh: bool = False) -> Iterato
             stage.note = "the storage has no locks: make sure that no other run writes there"
 
     places.check(config)
-    with lock.locked(Storage(config.out), lambda: journal.stage("check for another run"), unlocked) as held:
-        yield Opening(config, journal, held, fresh)
+    with lock.locked(Storage(config.out), lambda: journal.stage("check for another run"), unlocked) as folder_lock:
+        yield Opening(config, journal, folder_lock, fresh)

@@ -81,7 +81,8 @@ def fragments(source: str, columns: Columns) -> list[tuple[str, int, int, int, i
             if kind(source) == "lance":
                 parts.append((str(version), first, first, rows, 0))
             else:
-                parts.append((f"{version} {fragment.path}", 0, first, rows, _bytes(fragment, column_names)))
+                size = sum(group_bytes for _, _, group_bytes in sizes_of(fragment.metadata, column_names))
+                parts.append((f"{version} {fragment.path}", 0, first, rows, size))
             first += rows
     return parts
 
@@ -104,11 +105,6 @@ def rows_of(source: str, at: str, columns: Columns, span: Span) -> Iterator[Reco
 def _batches(fragment: Any, data: Any, column_names: list[str]) -> Iterator[pa.RecordBatch]:
     """The rows of a Delta table's file, with the columns in its folder's name."""
     yield from fragment.to_batches(columns=column_names, schema=data.schema)
-
-
-def _bytes(fragment: Any, column_names: list[str]) -> int:
-    """The bytes in memory of these columns of a Delta table's file, from its footer."""
-    return sum(size for _, _, size in sizes_of(fragment.metadata, column_names))
 
 
 def _columns_of(table: Any, source: str, columns: Columns) -> tuple[Any, list[str]]:

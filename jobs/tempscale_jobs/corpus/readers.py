@@ -125,11 +125,14 @@ def sizes_of(metadata: Any, wanted: Sequence[str]) -> list[tuple[int, int, int]]
     sizes, first = [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        cells = (group.column(k) for k in range(group.num_columns))
-        size = sum(cell.total_uncompressed_size for cell in cells if cell.path_in_schema.split(".")[0] in wanted)
-        sizes.append((first, group.num_rows, size))
+        sizes.append((first, group.num_rows, sum(cell.total_uncompressed_size for cell in _cells(group, wanted))))
         first += group.num_rows
     return sizes
+
+
+def _cells(group: Any, wanted: Sequence[str]) -> list[Any]:
+    """The metadata of these columns of a row group, whose parts have names with dots."""
+    return [cell for cell in map(group.column, range(group.num_columns)) if cell.path_in_schema.split(".")[0] in wanted]
 
 
 def parquet_rows(stream: Any, place: str, columns: Columns, first: int, last: int) -> Iterator[Record]:
@@ -149,7 +152,7 @@ def _batches(stream: Any, file: pq.ParquetFile, groups: Iterable[int], names: Se
     options: dict[str, Any] = {"columns": list(names), "use_threads": False}
     for number in groups:
         group = file.metadata.row_group(number)
-        cells = [cell for cell in map(group.column, range(group.num_columns)) if cell.path_in_schema.split(".")[0] in names]
+        cells = _cells(group, names)
         size = sum(cell.total_uncompressed_size for cell in cells)
         if any(cell.total_uncompressed_size > LONGEST_VALUE * group.num_rows for cell in cells):
             yield _left_out(file, names, group.num_rows)  # Some cell must be too long: read none.

@@ -103,25 +103,20 @@ class UnitRead:
 
 def read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int, state: dict[str, Any]) -> UnitRead:
     """Read a unit of several: keep its usable rows, unless a sample is drawn of them, and the digests of their ids."""
-    with units.unchanged(contents.corpus, unit, state):
-        result = _read_unit(storage, contents, unit, seed)
-    return _written(storage, result)
-
-
-def _read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> UnitRead:
     counts, rejects, sample = Counts(), Rejects(storage, unit.number), contents.corpus.sample
     ids = UnitIds(sample, seed)
-    items = ids.noted(contents.items(unit, counts, rejects))
-    if sample is None:
-        parts, fingerprint = keep_rows(storage, contents, unit.number, 0, items)
-    else:
-        parts, fingerprint = [], 0
-        for _ in items:
-            pass
-    storage.write(ids_of(unit.number), ids.file())
-    if sample is not None:
-        storage.write_table(candidates_of(unit.number), ids.candidates)
-    return _unit_read(unit.number, counts, (parts, fingerprint), rejects)
+    with units.unchanged(contents.corpus, unit, state):
+        items = ids.noted(contents.items(unit, counts, rejects))
+        if sample is None:
+            parts, fingerprint = keep_rows(storage, contents, unit.number, 0, items)
+        else:
+            parts, fingerprint = [], 0
+            for _ in items:
+                pass
+        storage.write(ids_of(unit.number), ids.file())
+        if sample is not None:
+            storage.write_table(candidates_of(unit.number), ids.candidates)
+    return _written(storage, _unit_read(unit.number, counts, (parts, fingerprint), rejects))
 
 
 def read_whole(storage: Storage, contents: Contents, unit: Unit, seed: int, stage: Stage | None) -> tuple[UnitRead, int]:
@@ -143,7 +138,7 @@ def _unit_read(number: int, counts: Counts, written: tuple[list[list[int]], int]
 
 def without_repeated(storage: Storage, contents: Contents, unit: UnitRead, rows: np.ndarray) -> UnitRead:
     """Remove the usable rows with these numbers, whose ids an earlier unit has, and record them as rejected."""
-    recorded = as_read(storage, unit_name(unit.number))
+    recorded = as_read(storage, unit.number)
     if recorded.repeated:  # A task removed them and ended before its result arrived.
         sweep(storage, contents, recorded)
         return recorded
@@ -209,9 +204,9 @@ def chosen_of(unit: int) -> str:
     return f"{of_unit('chosen', unit)}.parquet"
 
 
-def as_read(storage: Storage, name: str) -> UnitRead:
-    """The record of a unit, from its file."""
-    return UnitRead(**storage.read_json(name))
+def as_read(storage: Storage, unit: int) -> UnitRead:
+    """The record of a unit that has been read."""
+    return UnitRead(**storage.read_json(unit_name(unit)))
 
 
 def fingerprint_of(read: Iterable[UnitRead]) -> str:

@@ -22,7 +22,8 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import SHARDS
 
 _SHORTEST_SHARD_SHARE = 16
-_OF_A_SHARD, _OF_THOSE_BEFORE = 8, 16
+_FIRST_SHARD_FRACTION, _GROWTH_FRACTION = 8, 16
+"""A corpus begins with shards of 1/8 of the full size at most, and of 1/16 of all texts before."""
 _READ = ["text_id", "text", "cut", "document"]
 
 
@@ -45,7 +46,7 @@ class Text(NamedTuple):
 def enough(most: int, before: int) -> int:
     """The characters that end a shard after `before` characters: fewer at first, so that all workers get work early."""
     # In still smaller shards the texts of a micro-batch would differ more in length, and be padded more.
-    return min(most, max(1, most // _OF_A_SHARD, before // _OF_THOSE_BEFORE))
+    return min(most, max(1, most // _FIRST_SHARD_FRACTION, before // _GROWTH_FRACTION))
 
 
 def most_texts(corpus: Corpus, sizes: Embedding) -> int:

@@ -28,11 +28,11 @@ def of_local(file: str) -> list[Any]:
     return [facts.st_size, str(facts.st_mtime), f"{facts.st_ino}:{facts.st_ctime_ns}"]
 
 
-def of_remote(found: Mapping[str, Any]) -> list[Any]:
+def of_remote(info: Mapping[str, Any]) -> list[Any]:
     """Size, time and tags of a remote file, which each file system names differently."""
-    when = next((found[name] for name in ("mtime", "LastModified", "ETag", "blob_id") if found.get(name)), None)
-    tags = [str(found[name]) for name in ("ETag", "VersionId", "generation", "blob_id") if found.get(name)]
-    return [found.get("size"), str(when), " ".join(tags)]
+    when = next((info[name] for name in ("mtime", "LastModified", "ETag", "blob_id") if info.get(name)), None)
+    tags = [str(info[name]) for name in ("ETag", "VersionId", "generation", "blob_id") if info.get(name)]
+    return [info.get("size"), str(when), " ".join(tags)]
 
 
 def digested(files: Mapping[str, list[Any]]) -> dict[str, list[Any]]:

@@ -42,13 +42,13 @@ class SourceReader:
         """Plan the source, unless an earlier session has read it, and read it at once if it is one unit."""
         self._storage, self._contents, self._seed, self._run_folder = storage, contents, seed, run_folder
         self._section = contents.corpus
-        self._found: Index | None = Index.earlier(storage, self._section, run_folder, contents.folder)
+        self._index_read: Index | None = Index.earlier(storage, self._section, run_folder, contents.folder)
         self._read: dict[int, UnitRead] = {}
         self.units: tuple[Unit, ...] = ()
         self._left_out = ""
-        if self._found is not None:
-            rejected = self._found.rejected, self._found.read
-            check_rejected(self._section, rejected, self._found.rejected_reasons, storage.root)
+        if self._index_read is not None:
+            rejected = self._index_read.rejected, self._index_read.read
+            check_rejected(self._section, rejected, self._index_read.rejected_reasons, storage.root)
             return
         self._state = sources.identity(self._section, run_folder)
         self._width: int | None = None
@@ -67,18 +67,18 @@ class SourceReader:
                 unit_read, kept_rows = self._read_whole(whole, stage)
             self._read[unit_read.number] = unit_read
             self._check_rejected()
-            self._found = self._index([unit_read], kept_rows)
+            self._index_read = self._index([unit_read], kept_rows)
 
     @property
     def index(self) -> Index:
         """The index of the source, once all of it has been read."""
-        assert self._found is not None, "it has been read"
-        return self._found
+        assert self._index_read is not None, "it has been read"
+        return self._index_read
 
     @property
     def complete(self) -> bool:
         """Whether all of the source has been read."""
-        return self._found is not None
+        return self._index_read is not None
 
     def described(self) -> str:
         """Its texts and rejected rows, or its units, as the note of a stage."""
@@ -89,15 +89,15 @@ class SourceReader:
 
     def finish(self, cluster: Cluster, stage: Stage | None = None) -> Index:
         """Read the remaining units, as the progress of a stage, and return the index."""
-        if self._found is None:
+        if self._index_read is None:
             try:
-                self._found = self._read_units(cluster, stage)
+                self._index_read = self._read_units(cluster, stage)
             except UsageError:
                 # A mistake must not block the folder, except where a source with embedded texts is read again after damage.
                 if self._contents.folder != "shards" or not self._storage.exists("texts"):
                     self._storage.remove(PLANNED)
                 raise
-        return self._found
+        return self._index_read
 
     def read_all(self, cluster: Cluster, journal: Journal, what: str) -> None:
         """Read the remaining units in a stage, «read WHAT», if there are any."""
@@ -123,7 +123,7 @@ class SourceReader:
         existing = set(self._storage.list("shards", ".json"))
         for unit in self.units:
             if reading.unit_name(unit.number) in existing:
-                self._read[unit.number] = self._as_read(unit.number)
+                self._read[unit.number] = reading.as_read(self._storage, unit.number)
                 reading.sweep(self._storage, self._contents, self._read[unit.number])
         if stage is not None:
             stage.resize(len(self.units))  # A limit may leave some out.
@@ -132,7 +132,7 @@ class SourceReader:
         context = Reading(self._storage, self._contents, remaining, self._seed, self._state)
         pieces = [Piece(number, (number,), units.named(self._section, unit)) for number, unit in remaining.items()]
         for piece in run_with_ray_data(cluster, read_unit, pieces, {"how": context}, where):
-            self._read[piece.number] = self._as_read(piece.number)
+            self._read[piece.number] = reading.as_read(self._storage, piece.number)
             if stage is not None:
                 stage.advance(1)
         if missing := len(self.units) - len(self._read):
@@ -152,10 +152,6 @@ class SourceReader:
         for folder in ("shards", self._contents.folder, "rejected"):
             self._storage.remove(folder)
         self._read, self._width = {}, self._contents.width
-
-    def _as_read(self, number: int) -> UnitRead:
-        """The record of a unit that has been read."""
-        return reading.as_read(self._storage, reading.unit_name(number))
 
     def _numbered(self, cluster: Cluster, where: dict[str, Any]) -> tuple[Unit, ...]:
         """The units, with their lines counted."""

@@ -53,9 +53,9 @@ def search(run: Run, crew: Crew, model: Model, source: SearchTexts) -> dict[str,
     return content
 
 
-def candidate(found: dict[str, Any]) -> list[Temperature]:
+def candidate(result: dict[str, Any]) -> list[Temperature]:
     """The schedule that the search found, as a list of at most one."""
-    return [] if found["temperatures"] is None else [Temperature.by_layer(found["temperatures"])]
+    return [] if result["temperatures"] is None else [Temperature.by_layer(result["temperatures"])]
 
 
 def search_layers(worker: actor.ModelActor, texts: list[str], settings: dict[str, int]) -> dict[str, Any]:

@@ -52,10 +52,10 @@ class Half(NamedTuple):
             return Error(0.0, 0.0)
         if self.gold is not None:
             return paired.rank_correlation(values, self.gold, first, seed)
-        found = paired.mean(values - first, self.clusters)
+        change = paired.mean(values - first, self.clusters)
         if self.drawn is None:
-            return found
-        return Error(found.value, together(found.se, self.drawn[candidate] - self.drawn[reference]))
+            return change
+        return Error(change.value, together(change.se, self.drawn[candidate] - self.drawn[reference]))
 
     def resampled(self, candidate: str, reference: str, generator: np.random.Generator) -> np.ndarray:
         """The change in each bootstrap resample of the items, (resamples,); NaN if a resample has one gold score only."""

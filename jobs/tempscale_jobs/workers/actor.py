@@ -329,9 +329,9 @@ def budget_to_keep(tokens: int, device: str | None, rates: dict[str, int] | None
     return {"token_budget": tokens, "tokens_per_second": rates or {}, "token_budget_of": device}
 
 
-def budget_kept(found: dict[str, Any], device: str) -> int | None:
+def budget_kept(content: dict[str, Any], device: str) -> int | None:
     """The budget in such a file; None if it is for another device: a GPU's budget would fill a CPU's memory."""
-    return int(found["token_budget"]) if found.get("token_budget_of") in (None, device) else None
+    return int(content["token_budget"]) if content.get("token_budget_of") in (None, device) else None
 
 
 def ahead(cluster: Cluster) -> int:

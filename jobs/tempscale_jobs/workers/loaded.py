@@ -8,7 +8,6 @@ model.
 from __future__ import annotations
 
 import socket
-from pathlib import Path
 
 from tempscale.model import checkpoint
 from tempscale_jobs.errors import OtherModel
@@ -31,7 +30,7 @@ class Loaded:
             return
         before, self._state = self._state, checkpoint.state(self.folder)
         if before != self._state:
-            raise other(self._model, self.folder)
+            raise _other(f"{self.folder}", self._model.label)
         if on_this_machine(self._state) != self._model.seen:
             self._compare()
 
@@ -43,22 +42,18 @@ class Loaded:
 
     def _compare(self) -> None:
         if checkpoint.fingerprint(self.folder) != self._model.fingerprint:
-            raise other(self._model, self.folder)
+            raise _other(f"{self.folder}", self._model.label)
 
 
 def check_tokens(folder: str, digest: str) -> None:
     """Raise an OtherModel unless the files that decide how texts are tokenised have the driver's digest."""
     if digest and checkpoint.settings_digest(checkpoint.resolve(folder)) != digest:
-        raise OtherModel(_sentence(folder))
+        raise _other(folder)
 
 
-def other(model: Model, folder: Path) -> OtherModel:
+def _other(folder: str, label: str = "") -> OtherModel:
     """The error of a model whose files are not those of the run."""
-    return OtherModel(_sentence(f"{folder}", model.label))
-
-
-def _sentence(folder: str, label: str = "") -> str:
-    return (
+    return OtherModel(
         f"the files of the model {label and label + ' '}in '{folder}' on {socket.gethostname()} are not those that the run "
         "began with; give every machine the same files, and start the same command again"
     )

@@ -29,7 +29,7 @@ class Marks:
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name, self.fine = storage, name, False
-        self._found = _read(storage, name)
+        self._earlier = _read(storage, name)
         """The marks of a process that died."""
         self.known: dict[str, Any] = {}
 
@@ -37,7 +37,7 @@ class Marks:
         """Mark the shard; return the micro-batches to run, without deadly sequences and with killing batches in halves."""
         # Sets `deadly` (sequences to skip), `halved` (whether a micro-batch was halved) and `fine` (whether each is marked:
         # a GPU must then have ended one before the next is marked).
-        marks, died_before = self._found, self._found is not None
+        marks, died_before = self._earlier, self._earlier is not None
         marks = marks or {"doing": None, "last": None, "batches": None, "deadly": [], "elsewhere": 0, "deaths": 0}
         doing = marks["doing"]
         marks["deaths"] += died_before

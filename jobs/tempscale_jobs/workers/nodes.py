@@ -42,12 +42,12 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
         arguments: dict[str | None, tuple[Any, ...]] = {node: (roots, list(models), token, node) for node in nodes}
         silent = list[str]()
         with closing(ask_nodes(answer, arguments, patience=_CHECK_SECONDS, linger=ANSWER_SECONDS)) as answers:
-            for node, told in answers:
+            for node, reply in answers:
                 address = nodes[str(node)]
-                if told is None:
+                if reply is None:
                     silent.append(address)
                     continue
-                are_read, are_present, kind = told
+                are_read, are_present, kind = reply
                 processors.add(kind)
                 for (option, storage), is_read in zip(local, are_read, strict=True):
                     name = f"{PROOF}-{token}/{node}"
