@@ -37,7 +37,7 @@ _HOW_MANY = {"socm_sample", "socm_groups", "socm_se"}
 
 
 class Embedding(Encoding):
-    """Which models under which temperatures, and how texts are grouped."""
+    """The models, the temperatures, and the sizes of shards."""
 
     shard_texts: int = Field(
         512, ge=1, description="Most texts of one shard, the unit of work and of resuming; on workers with GPUs 16,384."
@@ -55,7 +55,7 @@ class Embedding(Encoding):
 
 
 class Analysis(Intervals):
-    """What is measured on the embeddings."""
+    """The measurements on the embeddings."""
 
     socm_groups: Annotated[int, Option("--socm-groups", "What is measured", "N")] = Field(
         SOCM_GROUPS,

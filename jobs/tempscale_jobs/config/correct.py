@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Embeddings(Strict):
-    """Which table of embeddings."""
+    """The table of embeddings."""
 
     kind: ClassVar[str] = "embeddings"
     source: Annotated[str, Option("--embeddings", "Texts", "FILE", required=True)] = Field(

@@ -8,24 +8,20 @@ from pydantic import Field, field_validator, model_validator
 
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option, ReadBy
-from tempscale_jobs.config.sections import Corpus, Execution, Intervals, Models, RunFolder, Seed
+from tempscale_jobs.config.sections import Corpus, CutModels, Execution, Intervals, RunFolder, Seed
 
 CANDIDATES = 20_000
 """Texts of the seeded sample whose lengths are measured, unless `sample` or `limit` is given."""
 
 
-class Looking(Models):
-    """Which models under which temperatures; every text runs alone, in float32, cut at the window."""
+class Looking(CutModels):
+    """The models and the temperatures; every text runs alone, in float32, cut at the window."""
 
-    long: ClassVar[str] = "truncate"
     precision: ClassVar[str] = "float32"
-    compiled: ClassVar[bool] = False
-    packed: ClassVar[bool] = False
-    token_budget: ClassVar[int | None] = None
 
 
 class Diagnosis(Intervals):
-    """What is looked at."""
+    """The texts and pairs to look into."""
 
     texts: Annotated[int, Option("--texts", "What is measured", "N")] = Field(
         200, ge=2, le=5000, description="Texts to look into, as evenly from all length intervals as possible."

@@ -15,7 +15,7 @@ from tempscale.optional import missing, needs
 from tempscale.temperature.schedule import ROLES, Temperature
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option, ReadBy
-from tempscale_jobs.config.sections import Execution, Intervals, Models, Precision, RunFolder, Seed
+from tempscale_jobs.config.sections import CutModels, Execution, Intervals, Precision, RunFolder, Seed
 from tempscale_jobs.config.strict import Strict
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import masked, reason
@@ -158,13 +158,9 @@ Tasks = Annotated[
 ]  # fmt: skip
 
 
-class Scoring(Models):
-    """Which models under which temperatures; texts are cut at the window."""
+class Scoring(CutModels):
+    """The models and the temperatures; texts are cut at the window."""
 
-    long: ClassVar[str] = "truncate"
-    compiled: ClassVar[bool] = False
-    packed: ClassVar[bool] = False
-    token_budget: ClassVar[int | None] = None
     precision: Precision = Field(
         "float32",
         description="Precision of the model; bfloat16 changes scores a little and is faster only on processors that have "

@@ -74,7 +74,7 @@ class Threshold:
 
 
 class Gate(Strict):
-    """What a night is checked against."""
+    """The checks of a night."""
 
     thresholds: list[str] = Field(
         [], description="Each `FIGURE <= NUMBER` (or <, >=, >) on a figure of collapse_summary: collapse_gap <= 0.15."
@@ -181,7 +181,7 @@ def _shortened(text: str) -> str:
 
 
 class RecordOfNights(Strict):
-    """What is kept of past nights."""
+    """The record of past nights."""
 
     history: Annotated[str | None, Option("--history", "The gate", "DIR")] = Field(
         None,

@@ -22,7 +22,7 @@ from tempscale_jobs.config.strict import Strict
 
 
 class Pairs(Strict):
-    """Which pairs of texts."""
+    """The source of pairs of texts."""
 
     kind: ClassVar[str] = "pairs"
     source: Annotated[str, Option("--pairs", "Pairs", "FILE", required=True)] = Field(
@@ -56,7 +56,7 @@ class Pairs(Strict):
 
 
 class Value(Strict):
-    """Which second-order collapse."""
+    """The parameters of SOCM."""
 
     alpha: Alpha = 1.0
     beta: Beta = 1.0

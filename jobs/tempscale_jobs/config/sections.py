@@ -56,7 +56,7 @@ MaxRejected = Annotated[
 
 
 class Corpus(Strict):
-    """Which texts."""
+    """The source of texts."""
 
     kind: ClassVar[str] = "corpus"
     source: Annotated[str, Option("--corpus", "Texts", "SRC")] = Field(
@@ -136,7 +136,7 @@ class Queries(Corpus):
 
 
 class Models(Strict, allow_inf_nan=True):  # `Temperature` checks its numbers itself.
-    """Which models under which temperatures."""
+    """The models and the temperatures."""
 
     if TYPE_CHECKING:
 
@@ -192,11 +192,20 @@ class Models(Strict, allow_inf_nan=True):  # `Temperature` checks its numbers it
         return values
 
 
+class CutModels(Models):
+    """The models and the temperatures; every text is cut at the window."""
+
+    long: ClassVar[str] = "truncate"
+    compiled: ClassVar[bool] = False
+    packed: ClassVar[bool] = False
+    token_budget: ClassVar[int | None] = None
+
+
 Precision = Annotated[Literal["float32", "tf32", "bfloat16", "auto"], Option("--precision", "Model and temperature")]
 
 
 class Encoding(Models):
-    """Which models under which temperatures, and how they run."""
+    """The models, the temperatures, and how models run."""
 
     long: Annotated[Literal["truncate", "chunk"], Option("--long", "Model and temperature")] = Field(
         "truncate",
@@ -252,7 +261,7 @@ class Intervals(Strict):
 
 
 class Execution(Strict):
-    """Where and how wide it runs. Nothing here changes a byte of the tables, but for the last digits of cached texts."""
+    """Where and on how many workers it runs; only the last digits of cached texts depend on it."""
 
     workers: Annotated[int | None, Option("--workers", "The run", "N")] = Field(
         None, ge=1, description="Model actors and tile tasks at once; all cores or GPUs unless given."
@@ -286,7 +295,7 @@ class Execution(Strict):
 
 
 class CachedExecution(Execution):
-    """Where and how wide it runs, with embeddings that earlier runs left."""
+    """Where and on how many workers it runs, with embeddings of earlier runs."""
 
     cache: Annotated[str | None, Option("--cache", "The run", "DIR")] = Field(
         None,

@@ -13,7 +13,7 @@ from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask, Tasks, canonical_recipes
 from tempscale_jobs.config.given import read_temperature
 from tempscale_jobs.config.option import Option, ReadBy
-from tempscale_jobs.config.sections import CachedExecution, Corpus, Intervals, Models, Precision, RunFolder, Seed
+from tempscale_jobs.config.sections import CachedExecution, Corpus, CutModels, Intervals, Precision, RunFolder, Seed
 
 SAMPLE = 1000
 """Texts of the corpus for a choice without labels, unless `sample` or `limit` is given."""
@@ -43,13 +43,9 @@ def read_corrections(recipes: list[str]) -> list[str]:
     return [] if recipes == ["none"] else recipes
 
 
-class TunedModel(Models):
-    """Which model; texts are cut at the window."""
+class TunedModel(CutModels):
+    """The model and the candidates; texts are cut at the window."""
 
-    long: ClassVar[str] = "truncate"
-    compiled: ClassVar[bool] = False
-    packed: ClassVar[bool] = False
-    token_budget: ClassVar[int | None] = None
     models: Annotated[
         list[str],
         Option("--model", "Model and temperature", "M", kind=str),
@@ -81,7 +77,7 @@ class TunedModel(Models):
 
 
 class Choosing(Intervals):
-    """How a temperature is chosen."""
+    """The options of the choice."""
 
     corrections: Annotated[
         list[str], Option("--correction", "Model and temperature", "RECIPE", kind=list[str]), ReadBy(read_corrections)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from typing_extensions import override
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tempscale.model.gathering import Encoded
     from tempscale.model.tokens import Tokens
     from tempscale.temperature.schedule import Temperature
+    from tempscale_jobs.config.sections import CutModels, Encoding
     from tempscale_jobs.runs.folder import Model, Run
 
 
@@ -65,35 +66,11 @@ TURNS = 2
 """Pieces of work that an actor with a GPU has at once: one runs the model, another is read or written."""
 
 
-class Encoding(Protocol):
-    """The settings of a configuration's section [embedding] that actors read."""
-
-    @property
-    def long(self) -> str:
-        """The treatment of texts that are longer than the window."""
-
-    @property
-    def precision(self) -> str:
-        """The precision in which the model computes."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether torch.compile compiles the model."""
-
-    @property
-    def packed(self) -> bool:
-        """Whether texts run without padding."""
-
-    @property
-    def token_budget(self) -> int | None:
-        """Padded tokens of one micro-batch; None for the encoder's default."""
-
-
 class PlainActor:
     """An actor without a model, for steps that need none."""
 
     name = "tiles"
-    """What Ray's dashboard calls it."""
+    """Its name in Ray's dashboard."""
 
     def __repr__(self) -> str:
         return self.name
@@ -358,7 +335,7 @@ def prepared(batch: pa.Table, prepare: Callable[..., pa.Table | None], shared: d
     return pa.table(columns)
 
 
-def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> dict[str, Any]:
+def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding | CutModels) -> dict[str, Any]:
     """The arguments of a model actor."""
     return {
         "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],

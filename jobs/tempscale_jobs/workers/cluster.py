@@ -68,7 +68,7 @@ class Cluster:
 
     @property
     def claim(self) -> dict[str, float]:
-        """What a worker claims of Ray's resources: its share of a GPU, or a CPU less what helpers claim."""
+        """A worker's claim of Ray's resources: its share of a GPU, or a CPU less the claim of helpers."""
         # With a GPU it claims no CPU, which Ray would add: tasks that tokenise need those. Without a GPU, workers with whole
         # CPUs could leave nothing to the helpers of a cluster that has become smaller.
         return {"num_gpus": 1 / self.actors_per_gpu, "num_cpus": 0} if self.gpus else {"num_cpus": 1 - HELPER_CPUS}

@@ -28,13 +28,15 @@ from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.observing import Slow, Work
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.actor import Encoding, ModelActor, PlainActor, Started
+from tempscale_jobs.workers.actor import ModelActor, PlainActor, Started
 from tempscale_jobs.workers.cluster import HELPER_CPUS, NODE_LABEL, Cluster, draining_nodes, grows, machines
 from tempscale_jobs.workers.failures import failure, raise_changed, raise_reported, readable_failures, sick
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import ray.data
+
+    from tempscale_jobs.config.sections import CutModels, Encoding
 
 RETRIES = 3
 """How often a piece that ends its actor's process is tried again if it has no marks."""
@@ -235,7 +237,7 @@ def run_with_ray_data(
 class Crew:
     """Model actors that serve several steps, so that each loads the model only once."""
 
-    def __init__(self, run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> None:
+    def __init__(self, run: Run, cluster: Cluster, model: Model, encoding: Encoding | CutModels) -> None:
         self._run, self._cluster, self._model, self._encoding = run, cluster, model, encoding
         self.actors: list[Any] = []
         self.starting: dict[Any, Any] = {}
@@ -479,7 +481,7 @@ class Crew:
 
 
 class _Call(NamedTuple):
-    """How actors run pieces."""
+    """A method of actors, and options for calling it with pieces."""
 
     method: str
     function: Callable[..., Any]
