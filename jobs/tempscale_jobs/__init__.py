@@ -61,7 +61,7 @@
       scored              a score, and the score of each item
       corrected           a score with corrected embeddings
       analyses            the papers' analyses of one cell
-      audits              scores beside finished audits
+      audits              scores compared with finished audits
     nights/               nightly audits
       night               the end of a night
       gate                thresholds and drift

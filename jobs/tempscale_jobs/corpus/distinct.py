@@ -34,7 +34,7 @@ def repeated(storage: Storage, units: Sequence[int], share: tuple[int, int], nam
 
 
 class Draw(NamedTuple):
-    """How a sample is drawn."""
+    """The size and the seed of a sample."""
 
     size: int
     seed: int
@@ -58,7 +58,7 @@ class _Equal(NamedTuple):
     table: pa.Table
     """Digest, unit and row, sorted by all three."""
     before: np.ndarray
-    """How many earlier rows have the same digest."""
+    """The number of earlier rows with the same digest."""
     of_content: np.ndarray
     """Whether the digest is of the content, because the row has no id."""
 

@@ -26,7 +26,7 @@ class Preview(NamedTuple):
     usable: int
     """Usable rows: exact for a source of one unit, else extrapolated from a few units by their bytes."""
     left_out: str = ""
-    """What its folder has besides, as the end of a sentence."""
+    """Files of its folder that are no data, as the end of a sentence."""
 
 
 def preview(contents: Contents, size: int, seed: int, run_folder: str) -> Preview:

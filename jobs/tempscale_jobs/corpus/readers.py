@@ -121,7 +121,7 @@ def row_groups(stream: Any, place: str, columns: Columns) -> list[tuple[int, int
 
 
 def sizes_of(metadata: Any, wanted: Sequence[str]) -> list[tuple[int, int, int]]:
-    """As `row_groups`, from a Parquet file's footer."""
+    """The row groups of `row_groups`, from a Parquet file's footer."""
     sizes, first = [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -266,7 +266,7 @@ def _other_encoding(block: bytes) -> str | None:
 
 
 def _between_words(low: Any, high: Any) -> int:
-    """How many spaces and line ends a sample has if it is UTF-16 with these bytes; 0 if it cannot be."""
+    """The number of spaces and line ends in a sample if it is UTF-16 with these bytes; 0 if it cannot be."""
     zero, between = high == 0, np.isin(low, _BETWEEN)
     if (zero & (low == 0)).any():
         return 0

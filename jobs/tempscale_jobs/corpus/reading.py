@@ -41,7 +41,7 @@ class Contents(Protocol):
     folder: str
     """The folder of the parts."""
     what: str
-    """What error messages call an item."""
+    """The name of an item in error messages."""
     corpus: Corpus
     width: int | None
     """The dimensions by which embeddings are read; None if not known yet, and for texts."""
@@ -94,7 +94,7 @@ class UnitRead:
     unnamed: int = 0
     """Usable rows without an id."""
     widths: tuple[tuple[int, int], ...] = ()
-    """How many embeddings have how many dimensions, in the order in which these were first seen."""
+    """The number of embeddings by dimensions, in the order of their first appearance."""
 
     def part(self, contents: Contents, number: int) -> str:
         """The name of one of its parts."""

@@ -82,7 +82,7 @@ class Counts:
     """Usable rows without an id."""
     reasons: Counter[str] = field(default_factory=Counter)
     widths: Counter[int] = field(default_factory=Counter)
-    """How many embeddings have how many dimensions, in the order in which these were first seen."""
+    """The number of embeddings by dimensions, in the order of their first appearance."""
     stage: Stage | None = None
     """The stage whose progress is counted in rows."""
 

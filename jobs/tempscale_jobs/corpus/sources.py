@@ -154,7 +154,7 @@ def identity(section: Source, run_folder: str | None = None) -> dict[str, Any]:
 
 
 def content(section: Source, run_folder: str | None = None) -> dict[str, Any]:
-    """As `identity`, but without the times and places of local files."""
+    """The state of a source like `identity`, but without the times and places of local files."""
     return {name: states.content(facts) for name, facts in identity(section, run_folder).items()}
 
 
@@ -301,7 +301,7 @@ def expand(section: Source, run_folder: str | None) -> tuple[Any, list[str]]:
 
 
 def left_out(section: Source, run_folder: str | None) -> str:
-    """The files that a folder or glob has besides its data, as the end of a sentence; may be empty."""
+    """The files of a folder or glob that are no data, as the end of a sentence; may be empty."""
     source = section.source
     if source.startswith("docstrings:") or hub.is_dataset(source) or lakes.kind(source) is not None:
         return ""

@@ -117,12 +117,12 @@ def unchanged(section: Source, unit: Unit, state: dict[str, Any]) -> Iterator[No
 
 
 def rows_in(section: Source, piece: SourcePart, columns: Columns) -> int:
-    """How many rows a piece has; a blank line is none."""
+    """The number of rows of a piece; a blank line is none."""
     return sum(1 for _ in _records(section, piece, columns)) if piece.rows is None else piece.rows
 
 
 def lines_in(section: Source, piece: SourcePart, columns: Columns) -> int:
-    """How many lines begin in a piece of a plain file, blank ones too."""
+    """The number of lines that begin in a piece of a plain file, also blank ones."""
     with sources.readable(piece.file), sources.file_system(section).open(piece.file, "rb") as stream:
         # A line begins at the first byte of a file and behind each line feed.
         count, at = int(piece.first == 0), max(0, piece.first - 1)

@@ -132,7 +132,7 @@ class Reader:
         self._scale = np.asarray(settings.scale, dtype=np.float64)
         self.width = width
         self.widths = Counter[int]()
-        """How many rows have how many dimensions, in the order in which these were first seen."""
+        """The number of rows by dimensions, in the order of their first appearance."""
 
     def __call__(self, values: tuple[Any, Any, Any]) -> tuple[tuple[np.ndarray, int] | None, str | None]:
         """Read a row's cells (embedding, length, text)."""

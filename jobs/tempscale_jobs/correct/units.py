@@ -213,7 +213,7 @@ def moved_rows(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
         wrong[k] = "the embedding is null" if sizes[k] < 0 else message
     lengths = np.ones(batch.num_rows)
     if needed:
-        assert embeddings.length_column is not None, "it has been asked for"
+        assert embeddings.length_column is not None, "the command requires it"
         tokens_of = readers.values(batch.column(embeddings.length_column).combine_chunks())
         whole = list(map(whole_length, tokens_of))
         lengths = np.array([length or 1 for length in whole])

@@ -47,7 +47,7 @@ class EncodedTexts(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """A checkpoint's facts besides its weights."""
+    """The facts about a checkpoint, without its weights."""
 
     name: str
     revision: str

@@ -42,7 +42,7 @@ class Scored(NamedTuple):
 
 
 class ScoringOptions(NamedTuple):
-    """How a task is scored."""
+    """The options for scoring a task."""
 
     keep: bool
     embedded: Embedded | None = None

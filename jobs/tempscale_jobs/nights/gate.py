@@ -97,7 +97,7 @@ def verdict(rows: Iterable[Row]) -> tuple[str, list[str]]:
 
 
 def notes(judged: dict[str, Any]) -> list[str]:
-    """A night's notes for readers besides its failed checks, from its entry in run.json."""
+    """A night's notes for readers, in addition to failed checks, from its entry in run.json."""
     # Older versions did not write all of these names.
     names = ("unknown_noise", "first_nights", "not_compared", "gone_models", "unreadable_nights")
     return [note for name in names for note in judged.get(name, ())]
@@ -185,7 +185,7 @@ def _judged(check: _Check, alpha: float, unknown: str) -> Row:
 
 
 def _noise(check: _Check, alpha: float) -> float:
-    """What noise alone exceeds with probability `alpha`."""
+    """The excess that noise alone reaches with probability `alpha`."""
     # A threshold has one wrong side, a drift two.
     tail = alpha if check.kind == "threshold" else alpha / 2
     return -float(stdtrit(max(_LEAST_FREEDOM, check.freedom), tail)) * (check.error or 0.0)

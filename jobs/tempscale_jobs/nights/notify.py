@@ -42,17 +42,12 @@ def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
     return _post(gate, lines, [*record["gate"]["failed"], *notes(record["gate"])], f"report: {masked(folder)}/report.html")
 
 
-def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: int) -> str:
+def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: int) -> None:
     """Post that a run ended without a verdict, if verdicts are posted; exit code 3 means incomplete."""
-    if gate.notify == "never" or not gate.asks() or not _address(gate):
-        return "not asked for"
-    of = "" if night is None else f", night of {night}"
-    return _post(
-        gate,
-        [f":warning: tempscale{of}: {'incomplete' if code == 3 else 'not run'}"],
-        [why],
-        f"run folder: {masked(folder)}",
-    )
+    if gate.notify != "never" and gate.asks() and _address(gate):
+        of = "" if night is None else f", night of {night}"
+        headline = f":warning: tempscale{of}: {'incomplete' if code == 3 else 'not run'}"
+        _post(gate, [headline], [why], f"run folder: {masked(folder)}")
 
 
 def github_lines(record: dict[str, Any]) -> list[str]:

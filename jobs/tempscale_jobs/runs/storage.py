@@ -40,7 +40,7 @@ _TEMPORARY = ".writing-"
 _CREATES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"}
 """The storages whose fsspec creates a file with one conditional request."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""What file systems without hard links answer, such as FUSE and SMB."""
+"""The errors of file systems without hard links, such as FUSE and SMB."""
 
 
 class Known(dict[str, Any]):

@@ -204,7 +204,7 @@ def _check_files(config: dict[str, Any], packed: Packed | None) -> None:
 
 
 def _read_by(config: Any, key: str = "") -> Iterator[str]:
-    """What the run reads, if it is, or may be, a relative path."""
+    """The sources of the run that are, or may be, relative paths."""
     if isinstance(config, dict):
         for name, value in config.items():
             yield from _read_by(value, name)

@@ -43,7 +43,7 @@ _LAST_LOOKS = 3
 
 
 class SubmitOptions(NamedTuple):
-    """How a command is submitted."""
+    """The options of a submission."""
 
     detach: bool
     """Do not wait for the job."""

@@ -44,7 +44,7 @@ class Seen(NamedTuple):
 
 
 class Noise(NamedTuple):
-    """How many standard errors a change must exceed to be more than noise, by Student's t."""
+    """The standard errors that a change must exceed to be more than noise, by Student's t."""
 
     worse: float
     """For one change, two-sided at 5 %."""
@@ -222,7 +222,7 @@ def _judged(
 
 
 def fairer(row: dict[str, Any], first: dict[str, Any]) -> float:
-    """How much the exposure of long texts moves towards 1, on a log scale, in standard errors of its change."""
+    """The move of long texts' exposure towards 1, on a log scale, in standard errors of its change."""
     exposed, before = row["exposure_long"], first["exposure_long"]
     if exposed <= 0 or before <= 0:
         return _size(exposed - before, row["exposure_long_change_se"])

@@ -27,7 +27,7 @@ _FIGURES = {
 
 
 def measured(folders: Sequence[str], fingerprint: str, temperature: Temperature, correction: str | None) -> str:
-    """What runs of audit, evaluate or tune measured of a model under a temperature, or with a correction, as Markdown."""
+    """The measurements of a model under a temperature, or with a correction, in runs, as Markdown."""
     sections = [_of_run(folder, fingerprint, temperature.canonical, correction) for folder in folders]
     return "\n".join(["## Measured", "", "Errors are 95 % half-widths.", "", *sections, ""]) if sections else ""
 
@@ -79,7 +79,7 @@ def _scores(rows: list[dict[str, Any]], matching: list[dict[str, Any]]) -> list[
 
 
 def _collapse(source: str, rows: list[dict[str, Any]], matching: list[dict[str, Any]]) -> list[str]:
-    """How much a corpus, called `source` if it has a name, collapses, next to the run's first temperature."""
+    """The collapse of a corpus, called `source` if it has a name, next to that at the run's first temperature."""
     (row,), first = matching, rows[0]
     columns = [first] if row is first else [first, row]
     heads = [f"τ {column['temperature']}" for column in columns]
