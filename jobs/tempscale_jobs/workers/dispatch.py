@@ -45,7 +45,7 @@ FOR_EVER = -1
 _UNREACHED = 2
 """How often a piece is given out again after all of Ray's retries failed to reach its worker."""
 SICK_STARTS = 2
-"""After so many workers could not start or go on on a machine, no other is started there."""
+"""After so many workers could not start or continue on a machine, no other is started there."""
 _REPORT_SECONDS = 1.0
 """The shortest time between two reports to the journal."""
 _DRAINING_SECONDS = 5.0
@@ -68,9 +68,9 @@ _NO_PLACE = (
 SLOW_FACTOR = 10
 """A piece is slow if it takes longer than this many medians of the finished ones."""
 LEAST_FINISHED = 5
-"""No piece is slow before so many are finished,"""
+"""No piece counts as slow before so many are finished."""
 LEAST_SECONDS = 30.0
-"""or if it takes less than this."""
+"""No piece counts as slow that takes less."""
 LOOK_SECONDS = 10.0
 _NAME_SECONDS = 5
 """The longest time to read the name of a slow piece."""
@@ -425,7 +425,7 @@ class Crew:
         self.starting = {reference: other for reference, other in self.starting.items() if other is not worker}
 
     def replace_sick(self, worker: Any, why: SickWorker) -> None:
-        """Replace an actor that cannot work, on another machine once two could not work on its own."""
+        """Replace an actor that cannot work; after two failures on its machine, on another machine."""
         import ray
 
         self._leave_out(worker)
