@@ -797,7 +797,11 @@ REJECTED = Subject(
             "check_rejected(self._section, (counts.rejected, counts.read), ...)",
             "check_rejected(self._section, (0, counts.read), ...)",
         ),
-        ("SourceReader.__init__", "rejected = self._found.rejected, self._found.read", "rejected = 0, self._found.read"),
+        (
+            "SourceReader.__init__",
+            "rejected = self._index_read.rejected, self._index_read.read",
+            "rejected = 0, self._index_read.read",
+        ),
         ("SourceReader.__init__", "not contents.agrees(found.widths)", "False"),
     )
     + of(
@@ -938,7 +942,7 @@ LOADED = Subject(
     ),
     of(
         f"{JOBS}/workers/loaded.py",
-        ("Loaded.prove", "if before != self._state:\n    raise other(self._model, self.folder)", ""),
+        ("Loaded.prove", "if before != self._state:\n    raise _other(f'{self.folder}', self._model.label)", ""),
         ("Loaded.prove", "if on_this_machine(self._state) != self._model.seen:\n    self._compare()", ""),
         ("Loaded._compare", "checkpoint.fingerprint(self.folder) != self._model.fingerprint", "False"),
         ("Loaded.check", "checkpoint.state(self.folder)", "self._state"),
@@ -1077,7 +1081,7 @@ TOGETHER = Subject(
     )
     + of(
         f"{JOBS}/corpus/shards.py",
-        ("enough", "before // _OF_THOSE_BEFORE", "0"),
+        ("enough", "before // _GROWTH_FRACTION", "0"),
         ("TextShards.grouped", "(enough(largest, before) if begins else largest)", "largest"),
         ("most_texts", "max(1, -(-wanted // _SHORTEST_SHARD_SHARE))", "wanted"),
     )

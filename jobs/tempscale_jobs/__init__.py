@@ -56,12 +56,12 @@
       windows             test sets by length
       documents           large corpora, embedded before the cells
       cells               a task under a temperature, on Ray
-      held                the task that a worker holds
+      loaded_task         the task that a worker keeps loaded
       grid_model          the model that a cell scores
       scored              a score, and the score of each item
       corrected           a score with corrected embeddings
       analyses            the papers' analyses of one cell
-      audits              scores beside finished audits
+      audits              scores compared with finished audits
     nights/               nightly audits
       night               the end of a night
       gate                thresholds and drift

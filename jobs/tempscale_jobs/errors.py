@@ -1,8 +1,9 @@
-"""The errors that end a run early, each with its exit code. The message is one sentence that says what to do."""
+"""The errors that end a run early, with their exit codes; the message is one sentence and says what to do."""
 
 from __future__ import annotations
 
 import re
+from typing import Self
 
 from tempscale_jobs.urls import hidden, shortened
 
@@ -23,20 +24,16 @@ def visible(text: str, kept: str = "") -> str:
 
 
 class RunError(Exception):
-    """A run that ends early.
-
-    Its message has no secret of an address, stays on one line, since control characters in quoted input are escaped, and is
-    short enough to be read.
-    """
+    """A run that ends early, with a message on one line, without secrets and short enough to be read."""
 
     exit_code = 1
 
     def __init__(self, message: str) -> None:
         super().__init__(shortened(visible(hidden(message))))
 
-    def alone(self) -> RunError:
+    def alone(self) -> Self:
         """The same error, without its cause."""
-        return type(self)(str(self))
+        return type(self)(*self.__reduce__()[1])
 
 
 class UsageError(RunError):
@@ -56,42 +53,34 @@ class Unexpected(IncompleteRun):
 
 
 class SickWorker(IncompleteRun):
-    """A worker cannot work where it is: its GPU, or another part of its machine, may be at fault."""
+    """A worker cannot work: its GPU, or another part of its machine, may be at fault."""
 
     def __init__(self, message: str, node: str = "", machine: str = "") -> None:
         super().__init__(message)
         self.node = node
-        """The id that Ray gave its machine, empty where that is not known;"""
+        """Ray's id of the machine; empty if not known."""
         self.machine = machine
-        """and the machine's name."""
+        """The machine's name."""
 
     def __reduce__(self) -> tuple[type[SickWorker], tuple[str, str, str]]:
         return SickWorker, (str(self), self.node, self.machine)
 
-    def alone(self) -> SickWorker:
-        """See `RunError.alone`."""
-        return SickWorker(str(self), self.node, self.machine)
-
 
 class Damaged(IncompleteRun):
-    """A file of ours is not what was written: bits have flipped, or its end is cut."""
+    """A file of a run is not what was written: bits have flipped, or its end is cut."""
 
     def __init__(self, message: str, path: str = "") -> None:
         super().__init__(message)
         self.path = path
         self.mended = ""
-        """What is made again instead, once the file has been removed."""
+        """A sentence on what is made again, set when the file has been removed."""
 
     def __reduce__(self) -> tuple[type[Damaged], tuple[str, str]]:
         return Damaged, (str(self), self.path)
 
-    def alone(self) -> Damaged:
-        """See `RunError.alone`."""
-        return Damaged(str(self), self.path)
-
 
 class Changed(UsageError):
-    """What the run reads was written or exchanged while it was read."""
+    """A source was written or exchanged while the run read it."""
 
 
 class OtherModel(Changed):

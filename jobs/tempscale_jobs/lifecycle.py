@@ -1,4 +1,4 @@
-"""The life of a run, from its lock to run.json; all commands that write a run folder use it."""
+"""The life of a run, from its lock to run.json, for all commands that write a run folder."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ Config = TypeVar("Config", bound=Command)
 
 
 class Lifecycle:
-    """A run in progress. The record that it keeps becomes run.json when the run ends without an error."""
+    """A run in progress, whose record becomes run.json when the run ends without an error."""
 
-    def __init__(self, config: Command, run: Run, journal: Journal, held: lock.Lock) -> None:
-        self.run, self.lock = run, held
+    def __init__(self, config: Command, run: Run, journal: Journal, folder_lock: lock.Lock) -> None:
+        self.run, self.lock = run, folder_lock
         self._config, self.journal = config, journal
         self.finished = _record(run, config)
-        """The content of run.json if the run ended before this call; the file itself may be damaged."""
+        """The content of run.json if the run was complete before this call; the file itself may be damaged."""
         self.is_mended = False
-        """Whether the run was complete, and makes something of it again."""
+        """Whether the run was complete, and some of its files are made again."""
         self._record: dict[str, Any] | None = None
 
     @contextmanager
     def cluster(self, **shared: Storage) -> Iterator[Cluster]:
         """Join or start Ray; check that its machines share the run folder and the folders of the options in `shared`."""
-        # Numbers merged in this process must not depend on the number of its cores.
+        # Sums in this process must not depend on the number of cores.
         with session(self._config.execution, self.journal) as cluster, threadpool_limits(1):
             folders = {"out": self.run.storage} | shared
             nodes.check_run(self.run, [(f"--{option}", storage) for option, storage in folders.items()])
@@ -48,7 +48,7 @@ class Lifecycle:
             yield cluster
 
     def with_precision(self, config: Config, cluster: Cluster) -> Config:
-        """The configuration with the precision that the workers' processors decide; as it is where float32 is asked for."""
+        """The configuration with the precision for the workers' processors, if it is not float32."""
         requested = config.embedding.precision
         if requested == "float32":
             return config
@@ -65,12 +65,12 @@ class Lifecycle:
 
     @property
     def damaged_drawings(self) -> set[str]:
-        """Damaged or missing report and figures, which follow from the tables; none if a file besides run.json is too."""
+        """Damaged or missing report and figures, which follow from the tables; empty if other files are damaged too."""
         drawings = {name for name in self.damaged if name == folder.REPORT or name.startswith("figures/")}
         return set() if self.damaged - drawings - {folder.DONE} else drawings
 
     def note_restored(self, stage: Stage, names: set[str]) -> None:
-        """Note that files of a finished run were written again, so that nothing of it is damaged any more."""
+        """Note in the inventory that files of a finished run were written again, and write a damaged run.json."""
         storage = self.run.storage
         if names:
             inventory.note(storage, names)
@@ -79,7 +79,7 @@ class Lifecycle:
         stage.note = f"damaged or missing, and made again: {', '.join(sorted(self.damaged))}"
 
     def reopen_if_damaged(self, stage: Stage) -> bool:
-        """Remove the damaged files of a finished run, so that they are made again; whether there were any but run.json."""
+        """Remove the damaged files of a finished run, so that they are made again; return whether any but run.json was."""
         if self.finished is not None and self.damaged - {folder.DONE}:
             stage.note = mending.reopen(self.run.storage, self.finished, sorted(self.damaged))
             self.is_mended = True
@@ -90,11 +90,8 @@ class Lifecycle:
         return False
 
     def record(self, **facts: Any) -> dict[str, Any]:
-        """Keep and return the content of run.json: the common facts of a run, `facts`, and each stage's seconds and memory.
-
-        `models` and `versions` in `facts` are merged into the common ones. A complete run of which something was made again
-        keeps its record.
-        """
+        """Keep and return the content of run.json: a run's common facts with `facts` merged in, and each stage's cost."""
+        # A complete run of which something was made again keeps its record.
         self.lock.check()
         if self.is_mended and self.finished is not None:
             return self.keep(self.finished)
@@ -119,28 +116,20 @@ class Lifecycle:
 
 
 def _record(run: Run, config: Command) -> dict[str, Any] | None:
-    """The content of run.json of a complete run.
-
-    Raises:
-        UsageError: it is damaged, and so is its copy.
-    """
+    """The content of run.json of a complete run; a UsageError if the file and its copy are damaged."""
     if not run.complete:
         return None
     try:
         record = inventory.record(run.storage)
     except Damaged as error:
         raise UsageError(f"{error}; start over with --fresh, or choose another --out") from None
-    if record is None:  # What the inventory of a run without run.json says cannot be read.
+    if record is None:  # The run has neither run.json nor a readable inventory.
         folder.remove_results(run.storage, config.command)
     return record
 
 
 def mended(command: Callable[..., Run]) -> Callable[..., Run]:
-    """The same command, which makes again what it finds damaged in its own folder and then goes on.
-
-    Raises:
-        Damaged: a file is damaged that the run did not make, or one is damaged again after it was made again.
-    """
+    """The same command, which makes again what it finds damaged in its own folder and then goes on."""
 
     @functools.wraps(command)
     def run(config: Config, journal: Journal, *, fresh: bool = False) -> Run:
@@ -158,7 +147,7 @@ def mended(command: Callable[..., Run]) -> Callable[..., Run]:
                         error.path,
                     ) from None
                 mended_paths.add(error.path)
-                with journal.stage("make again what is damaged") as stage:
+                with journal.stage("replace damaged files") as stage:
                     stage.note = f"{error}; {error.mended}"
                 fresh = False
 
@@ -166,17 +155,15 @@ def mended(command: Callable[..., Run]) -> Callable[..., Run]:
 
 
 class Opening:
-    """A folder that is locked, in which a run is about to begin or to go on."""
+    """A locked folder, in which a run is about to begin or to go on."""
 
-    def __init__(self, config: Command, journal: Journal, held: lock.Lock, fresh: bool) -> None:
-        self._config, self._journal, self._held, self._fresh = config, journal, held, fresh
+    def __init__(self, config: Command, journal: Journal, folder_lock: lock.Lock, fresh: bool) -> None:
+        self._config, self._journal, self._lock, self._fresh = config, journal, folder_lock, fresh
 
     @property
     def will_read(self) -> bool:
-        """Whether the run will read its inputs.
-
-        A mistake in their first rows is answered before Ray starts, and before the run is deleted that a fresh one replaces.
-        """
+        """Whether the run will read its inputs."""
+        # A mistake in their first rows is answered before Ray starts, and before a fresh run removes the earlier one.
         return self._fresh or not folder.has_read(Storage(self._config.out))
 
     @contextmanager
@@ -187,30 +174,26 @@ class Opening:
             check_reachable(config.execution)
         run = folder.begin(config, fresh=self._fresh)
         self._journal.follow(run)
-        life = Lifecycle(config, run, self._journal, self._held)
+        life = Lifecycle(config, run, self._journal, self._lock)
         try:
             yield life
             life.finish()
         except OtherModel:
             folder.check_models(run)
             raise
-        except Damaged as error:  # While the folder is still locked.
+        except Damaged as error:  # Mend it here, while the folder is locked.
             error.mended = mending.mend(run.storage, config.command, error)
             raise
 
 
 @contextmanager
 def locked(config: Command, journal: Journal, *, fresh: bool = False) -> Iterator[Opening]:
-    """Lock the folder of a run; nothing in it changes before `Opening.run`.
-
-    Raises:
-        UsageError: another run has the lock, or the folder or its place cannot be used.
-    """
+    """Lock the folder of a run; nothing in it changes before `Opening.run`."""
 
     def unlocked() -> None:
         with journal.stage("lock the folder") as stage:
-            stage.note = "its storage has no locks: see that no other run writes there"
+            stage.note = "the storage has no locks: make sure that no other run writes there"
 
     places.check(config)
-    with lock.locked(Storage(config.out), lambda: journal.stage("check for another run"), unlocked) as held:
-        yield Opening(config, journal, held, fresh)
+    with lock.locked(Storage(config.out), lambda: journal.stage("check for another run"), unlocked) as folder_lock:
+        yield Opening(config, journal, folder_lock, fresh)

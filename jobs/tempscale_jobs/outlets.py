@@ -1,4 +1,4 @@
-"""Standard output and error that nobody reads, or that are full: what a run prints does not decide how it ends."""
+"""Keep a run from failing when standard output or error is closed or full."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Outlet:
-    """A stream that takes no more after its first failure, which it keeps."""
+    """A stream that drops all output after its first failure, which it keeps."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -31,13 +31,13 @@ class Outlet:
     def _written(self, text: str) -> int:
         try:
             return int(self._stream.write(text))
-        except UnicodeError:  # Its encoding has no such letters, and what it is to do with them does not help.
+        except UnicodeError:  # The encoding lacks some letters, and the stream's error handler does not help.
             self._stream.flush()
             self._stream.buffer.write(text.encode("ascii", "backslashreplace"))
         return len(text)
 
     def flush(self) -> None:
-        """Hand on what was written, or drop it."""
+        """Flush the stream, or drop its buffer."""
         if self.failure is None:
             try:
                 self._stream.flush()
@@ -46,36 +46,36 @@ class Outlet:
 
     @property
     def problem(self) -> str | None:
-        """Why it failed; None where it did not, or because its reader had read enough."""
+        """Why it failed; None if it did not, or if its reader closed the pipe."""
         if self.failure is None or self.failure.errno == errno.EPIPE:
             return None
         return self.failure.strerror or str(self.failure)
 
     def _close(self, error: OSError) -> None:
         self.failure = error
-        # What the stream holds would fail again, at the latest when the interpreter ends.
+        # The stream's buffer would fail again, at the latest when the interpreter ends.
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
 
 
 def _writes_at_once(encoding: str | None) -> bool:
-    """Whether an encoding writes lines as they come; idna, that of machines' names, waits for a dot."""
+    """Whether an encoding writes each line at once; idna, which encodes names of machines, waits for a dot."""
     return not encoding or codecs.getincrementalencoder(encoding)().encode("a\n") != b""
 
 
 def install() -> None:
-    """Make outlets of standard output and error; those that are closed lead nowhere."""
+    """Replace standard output and error by outlets; a closed one writes to /dev/null."""
     for number, name in ((1, "stdout"), (2, "stderr")):
         stream = getattr(sys, name)
         if stream is None:
             nowhere = os.open(os.devnull, os.O_WRONLY)
-            if nowhere != number:  # Otherwise the next file to be opened would be taken for it.
+            if nowhere != number:  # Otherwise the next opened file would get this number.
                 os.dup2(nowhere, number)
                 os.close(nowhere)
             stream = os.fdopen(number, "w", closefd=False)
         if not _writes_at_once(getattr(stream, "encoding", None)):
             stream.reconfigure(encoding="ascii", errors="backslashreplace")
         elif getattr(stream, "errors", None) in ("strict", "surrogateescape", "surrogatepass"):
-            stream.reconfigure(errors="replace")  # A Greek letter that a terminal cannot show is no reason to stop.
+            stream.reconfigure(errors="replace")  # Do not fail on a Greek letter that a terminal cannot show.
         setattr(sys, name, Outlet(stream))

@@ -1,8 +1,7 @@
-"""Paths and URLs without the secrets in them, so that they can be written down.
+"""Hide the secrets in paths and URLs before they are written.
 
-`masked` takes one address, in which any character may belong to the password; `hidden` takes sentences with addresses in
-them. Where it is ambiguous which @ ends a password, more is hidden rather than less. Both take time in proportion to the
-length of the text, whatever is in it.
+`masked` takes one address, in which any character may belong to the password; `hidden` takes sentences with addresses. If
+it is ambiguous which @ ends a password, more is hidden. Both take time proportional to the length of the text.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 _SEPARATOR = re.compile(r":(?:\\?/){2}|(?<=[a-z][a-z0-9+.-]):\\?/", re.IGNORECASE)
-"""The :// of an address, or as some writers of JSON escape it; or :/, as an address becomes where it is read as a path."""
+"""The :// of an address, also with JSON's escapes, or :/ where an address was normalised as a path."""
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*\Z", re.IGNORECASE)
 _LONGEST_SCHEME = 32
 _NEXT_LINK = re.compile(r"::(?=[a-z][a-z0-9+.-]{0,31}://)", re.IGNORECASE)
@@ -22,23 +21,23 @@ _NEXT_LINK = re.compile(r"::(?=[a-z][a-z0-9+.-]{0,31}://)", re.IGNORECASE)
 _END_IN_PROSE = re.compile(r"[\s'\"`<>]")
 _AUTHORITY_END = re.compile(r"[/?#]")
 _WEB_QUERY = re.compile(r"\?|#(?!/)|;(?=[^;=/?#\s]{1,64}=)")
-"""After #/ there is a page's own path, such as that of a dashboard."""
+"""The # of #/ is no fragment but begins a path in a page, such as a dashboard."""
 _QUERY = re.compile(r"[?#](?=[a-z0-9_%][^?#=/]*=)", re.IGNORECASE)
-"""A query where `?` may also be part of a glob and `#` part of a name."""
+"""A query in paths, where `?` may also be part of a glob and `#` of a name."""
 _AFTER_PORT = "\\.,;:!)]}"
-"""What follows a port in a sentence."""
+"""Characters after a port in a sentence."""
 _INSIDE = frozenset({"zip", "tar", "libarchive", "rar", "file", "local", "lance", "delta"})
-"""What follows is a path in an archive or on this machine, which has no user."""
+"""Schemes of paths in archives or on this machine, which have no user."""
 _CONTAINER = frozenset({"abfs", "abfss", "wasb", "wasbs", "az", "adl"})
-"""The text before the @ names a container."""
+"""Schemes with a container's name before the @."""
 _NAMES = _CONTAINER | {"hf", "github"}
 _SLASHED_USER = re.compile(r"[^:?#]+:(?![/:])")
 _REPOSITORY_KINDS = frozenset({"datasets", "models", "spaces", "buckets"})
 _TOKENS = ("hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_")
-"""The beginnings of tokens, which no name has."""
+"""The beginnings of tokens; no name begins so."""
 _MASK = "***"
 _MOST_CHARACTERS = 100_000
-"""How much of an error's text is looked at."""
+"""The most characters of an error's text that are searched."""
 _SHOWN_CHARACTERS = 2_000
 _BETWEEN_PIECES = re.compile(r"[:/?#@&\s'\"]+")
 _SHORTEST_PIECE = 4
@@ -51,12 +50,12 @@ def masked(source: str) -> str:
 
 
 def hidden(text: str) -> str:
-    """A text with `masked` addresses in it."""
+    """A text with all addresses `masked`."""
     return _Scan(text, whole=False).shown()
 
 
 def without_secrets(value: Any) -> Any:
-    """JSON's values with all addresses in them `masked`."""
+    """JSON data with all addresses `masked`."""
     if isinstance(value, dict):
         return {masked(key) if isinstance(key, str) else key: without_secrets(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -65,7 +64,7 @@ def without_secrets(value: Any) -> Any:
 
 
 def addresses_in(value: Any) -> list[str]:
-    """The strings among JSON's values that have a secret."""
+    """The strings with a secret in JSON data."""
     if isinstance(value, dict):
         return [text for inner in value.values() for text in addresses_in(inner)]
     if isinstance(value, list | tuple):
@@ -74,19 +73,19 @@ def addresses_in(value: Any) -> list[str]:
 
 
 def reason(error: BaseException, *sources: str) -> str:
-    """The first line of an error, without the secrets of the addresses in it; those of `sources` in any form."""
+    """The first line of an error without secrets of addresses, those of `sources` in any form."""
     lines = str(error)[:_MOST_CHARACTERS].strip()
     line = next(iter(_known_hidden(lines, sources).splitlines()), "")
     return shortened(hidden(line)) or type(error).__name__
 
 
 def lines_hidden(text: str, sources: Iterable[str]) -> str:
-    """A text of many lines, such as a traceback, without the secrets of addresses; those of `sources` in any form."""
+    """A text of many lines, such as a traceback, without secrets of addresses, those of `sources` in any form."""
     return "\n".join(hidden(line) for line in _known_hidden(text, sources).split("\n"))
 
 
 def shortened(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
-    """A text whose middle is left out if it is longer than `characters`."""
+    """A text, without its middle if it is longer than `characters`."""
     if len(text) <= characters:
         return text
     tail = characters // 4
@@ -94,7 +93,7 @@ def shortened(text: str, characters: int = _SHOWN_CHARACTERS) -> str:
 
 
 def _known_hidden(text: str, sources: Iterable[str]) -> str:
-    """A text without known addresses, whole or in the pieces that libraries cut them into."""
+    """A text without known addresses, whole or in pieces, as libraries quote them."""
     for source in sources:
         scan = _Scan(source, whole=True)
         shown = scan.shown()
@@ -109,12 +108,12 @@ def _known_hidden(text: str, sources: Iterable[str]) -> str:
 
 
 def _forms(text: str) -> set[str]:
-    """A text as it may be quoted: as it is, without percent-escapes, and in Python's and JSON's quotes."""
+    """The forms in which a text may be quoted: with and without percent-escapes, and in Python's and JSON's quotes."""
     return {form for variant in (text, unquote(text)) for form in (variant, repr(variant)[1:-1], json.dumps(variant)[1:-1])}
 
 
 def _pieces(secret: str) -> Iterable[str]:
-    """A user with a password, or a query, and what libraries may print of it."""
+    """A user with a password, or a query, and its parts that libraries may print."""
     for form in _forms(secret):
         values = [part.partition("=")[2] or part for part in form.split("&")]
         for candidate in (form, *values, *form.split(":", 1)):
@@ -124,13 +123,13 @@ def _pieces(secret: str) -> Iterable[str]:
 
 
 class _Region(NamedTuple):
-    """The part of a text that one address, with those nested in it, reaches to at most."""
+    """The longest part of a text that one address, with nested ones, may take."""
 
     end: int
     last_at: int
-    """The last @ in it; -1 if there is none."""
+    """The last @ in the part; -1 if there is none."""
     last_end_at: int
-    """The last @ that is not the first character of a part of a path, such as in https://host/@name."""
+    """The last @ that does not follow a slash, as in https://host/@name."""
 
 
 class _Scan:
@@ -140,7 +139,7 @@ class _Scan:
         self._text, self._whole = text, whole
         self._last_at = text.rfind("@")
         self.secrets: list[str] = []
-        """What `shown` left out."""
+        """The secrets that `shown` has left out."""
 
     def shown(self) -> str:
         """The text without secrets."""
@@ -153,7 +152,7 @@ class _Scan:
             web = web or scheme.rpartition("+")[2] in ("http", "https")
             start = separator.end()
             user_end = self._user_end(scheme, start, region)
-            if user_end > region.end:  # The password has characters that end an address in a sentence.
+            if user_end > region.end:  # The password contains characters that would end an address in a sentence.
                 region = self._region(user_end)
             parts.append(text[at:start])
             at = start
@@ -187,7 +186,7 @@ class _Scan:
         return _Region(end, last, last_end)
 
     def _user_end(self, scheme: str, start: int, region: _Region) -> int:
-        """The place of the @ after a possible user and password; `start` if there are none."""
+        """The place of the @ after a user and password; `start` if there are none."""
         text = self._text
         match = _AUTHORITY_END.search(text, start, region.end)
         authority = text[start : region.end if match is None else match.start()]
@@ -205,17 +204,17 @@ class _Scan:
         _, colon, port = host.partition(":")
         if authority.startswith("arn:"):
             return start
-        if not colon:  # The user may have a slash before the colon.
+        if not colon:  # The user may contain a slash before the colon.
             match = _SLASHED_USER.match(text, start, region.last_end_at) if scheme not in _NAMES else None
             return start if match is None else region.last_end_at
-        if region.last_at > start:  # A password with a slash, a question mark or a hash.
+        if region.last_at > start:  # The password contains a slash, a question mark or a hash.
             return region.last_at
         if not port or port.rstrip(_AFTER_PORT).isdigit():
             return start
         return self._password_end(start, len(authority), port)
 
     def _password_end(self, start: int, length: int, port: str) -> int:
-        """The end of what looks like a password, which has no @ in its region."""
+        """The end of what seems a password, without an @ in its region."""
         if self._whole:
             last = self._last_at
         else:
@@ -235,7 +234,7 @@ class _Scan:
 
 
 def _is_name(scheme: str, user: str, host: str) -> bool:
-    """Whether the text before an @ names what is read and not who reads it."""
+    """Whether the text before an @ names data and not a user."""
     if scheme in _CONTAINER:
         return ":" not in user
     if scheme == "hf":

@@ -1,1 +1,1 @@
-"""The one description of each setting, a file a command. Imports neither torch nor ray."""
+"""The settings of all commands, a file for each command. Imports neither torch nor ray."""

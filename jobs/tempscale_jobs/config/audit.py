@@ -1,7 +1,4 @@
-"""The one description of a run: strict, TOML in, JSON out. Imports neither torch nor ray.
-
-What decides the tables (`identity`) is apart from how they are computed (`Execution`, `out`).
-"""
+"""The settings of `tempscale audit`: those that decide the tables (`identity`), and how it runs (`Execution`, `out`)."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ from tempscale_jobs.config.strict import checked
 QUICK_START: dict[str, dict[str, int]] = {
     "corpus": {"sample": 300}, "analysis": {"socm_groups": 12, "socm_ranked": 32, "probe_sample": 48}
 }  # fmt: skip
-"""What the quick start takes: a minute on two cores, and errors that say yes or no."""
+"""The sizes of the quick start: a minute on two cores, and small enough errors."""
 SHARDS_OF_GPUS = {"shard_texts": 16_384, "shard_characters": 1 << 22}
 """Sizes of shards where workers hold GPUs: a million tokens, 16 micro-batches of the budget of a GPU."""
 SOCM_GROUPS = 32
@@ -40,16 +37,16 @@ _HOW_MANY = {"socm_sample", "socm_groups", "socm_se"}
 
 
 class Embedding(Encoding):
-    """Which models under which temperatures, and how texts are grouped."""
+    """The models, the temperatures, and the sizes of shards."""
 
     shard_texts: int = Field(
-        512, ge=1, description="Most texts of one shard, the unit of work and of resuming; where workers hold GPUs 16,384."
+        512, ge=1, description="Most texts of one shard, the unit of work and of resuming; on workers with GPUs 16,384."
     )
     shard_characters: int = Field(
         131_072,
         ge=1,
-        description="A shard ends when it holds this many characters; where workers hold GPUs 4,194,304. A corpus begins "
-        "with smaller ones.",
+        description="A shard ends at this many characters; on workers with GPUs 4,194,304. The first shards of a corpus are "
+        "smaller.",
     )
 
     def of_gpus(self) -> dict[str, int]:
@@ -58,56 +55,57 @@ class Embedding(Encoding):
 
 
 class Analysis(Intervals):
-    """What is measured on the embeddings."""
+    """The measurements on the embeddings."""
 
     socm_groups: Annotated[int, Option("--socm-groups", "What is measured", "N")] = Field(
         SOCM_GROUPS,
         ge=10,
         le=1024,
-        description="Groups of texts whose pairs SOCM is measured on, 20 texts from all length "
-        "intervals in each; as many for a corpus of any size.",
+        description="Groups of 20 texts from all length intervals; SOCM is measured on the pairs of each group. The number "
+        "need not grow with the corpus.",
     )
     socm_se: Annotated[float | None, Option("--socm-se", "What is measured", "SE")] = Field(
         None,
         gt=0,
-        description="Wanted standard error of the corpus's mean SOCM: as many groups as it takes, 1,024 at most.",
+        description="Wanted standard error of the corpus's mean SOCM; it decides the number of groups, 1,024 at most.",
     )
     socm_sample: Annotated[int | None, Option("--socm-sample", "What is measured", "N")] = Field(
         None,
         ge=0,
         le=5000,
-        description="Instead of groups: all pairs of so many random texts, as in print; 1,000 with --paper; 0: no SOCM.",
+        description="Measure SOCM on all pairs of N random texts, as the paper does, instead of groups; 1,000 with --paper; "
+        "0: no SOCM.",
     )
     socm_alpha: Alpha = 1.0
     socm_beta: Beta = 1.0
     socm_regularization: Regularization = 0.0
     probe_se: float = Field(
-        0.008, gt=0, description="Wanted standard error of the prefix gap: as many texts as it takes, 64 to 1,000."
+        0.008, gt=0, description="Wanted standard error of the prefix gap; it decides the number of texts, 64 to 1,000."
     )
     probe_sample: int | None = Field(
-        None, ge=0, description="Texts of the prefix probe, instead of as many as probe_se takes. 0 leaves it out."
+        None, ge=0, description="Texts of the prefix probe, instead of the number that probe_se decides. 0 leaves it out."
     )
     socm_top_over: Annotated[Literal["sample", "corpus"], Option("--socm-top-over", "What is measured")] = Field(
         "sample",
-        description="Whether the most collapsed pairs are those of drawn texts (those of largest tr Σ in the groups, or "
-        "all texts of socm_sample) or, found by exact bounds, of all texts.",
+        description="Where to find the most collapsed pairs. sample: among drawn texts (those of largest tr Σ in groups, "
+        "or all of socm_sample); corpus: among all texts, by exact bounds.",
     )
     socm_ranked: int = Field(
-        128, ge=2, le=1024, description="Texts of largest tr Σ in the groups, of which all pairs are ranked."
+        128, ge=2, le=1024, description="Rank all pairs of so many texts, those of largest tr Σ in the groups."
     )
     worst_pairs: int = Field(20, ge=1, le=1000, description="Pairs kept in each ranking of the most collapsed.")
     cosine: Annotated[Literal["full", "moments"], Option("--cosine", "What is measured")] = Field(
         "full",
         description="full: every pair, with percentiles, near-duplicates and neighbours. moments: mean and variance in "
-        "closed form, at once, and the exposure that a sample of texts finds (exposure_sample).",
+        "closed form, within seconds, and exposure from a sample of texts (exposure_sample).",
     )
     cosine_precision: Annotated[
         Literal["float32", "tf32", "bfloat16"],
         Option("--cosine-precision", "What is measured"),
     ] = Field(
         "float32",
-        description="What embeddings are rounded to for the pairs' products; tf32 and bfloat16 are for GPUs, where they "
-        "were never timed. Means and variances stay exact; percentiles, near-duplicates and neighbours move by at most "
+        description="Precision of the embeddings in the pairs' products; tf32 and bfloat16 are for GPUs, where they "
+        "were never timed. Means and variances stay exact; percentiles, near-duplicates and neighbours change by at most "
         "0.001 or 0.008.",
     )
     neighbours: Annotated[int, Option("--neighbours", "What is measured", "K")] = Field(
@@ -116,11 +114,11 @@ class Analysis(Intervals):
     exposure_sample: Annotated[int, Option("--exposure-sample", "What is measured", "N")] = Field(
         2000,
         ge=0,
-        description="With --cosine moments: random texts, and queries, that ask the whole corpus for their nearest: "
-        "exposure without bias, with its error. 0 leaves it out.",
+        description="With --cosine moments: N random texts, and queries, are compared with the whole corpus, for exposure "
+        "without bias and with its error. 0 leaves it out.",
     )
     length_correction: Annotated[bool, Option("--length-correction/--no-length-correction", "What is measured")] = Field(
-        True, description="What a correction by length would do to exposure, under the first temperature."
+        True, description="Measure how a correction by length would change exposure, at the first temperature."
     )
     near_duplicate: float = Field(0.95, gt=-1, le=1, description="Cosine from which a pair is a near-duplicate.")
     worst_duplicates: int = Field(100, ge=0, le=100_000, description="Near-duplicates listed; all are counted.")
@@ -163,10 +161,10 @@ class AuditConfig(Command):
     outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution", "night", "gate", "record"})
     files: ClassVar[tuple[str, ...]] = ("corrections",)
     out: Annotated[str, Option("--out", "The run", "DIR")] = Field(
-        "runs/audit", min_length=1, description="The run folder; {night} in it, and in the sources, stands for the night."
+        "runs/audit", min_length=1, description="The run folder; the night's date replaces {night} here and in the sources."
     )
     night: Annotated[str | None, Option("--night", "The run", "DATE")] = Field(
-        None, description="Date of the night, such as 2026-11-22; today's in UTC unless given."
+        None, description="Date of the night, such as 2026-11-22; today in UTC unless given."
     )
     seed: Seed = 0
     keep_text: Annotated[bool, Option("--text/--no-text", "The run")] = Field(
@@ -216,14 +214,14 @@ class AuditConfig(Command):
         if not has_embeddings:
             return self
         if self.embedding.models or "temperatures" in self.embedding.model_fields_set:
-            raise ValueError("embeddings of your own have neither model nor temperature; leave out --model and --tau")
+            raise ValueError("your own embeddings have neither model nor temperature; leave out --model and --tau")
         for_models = {"max_length", "prompts", "long", "precision", "compiled", "packed", "token_budget", "tune_batches"}
         for_models &= self.embedding.model_fields_set
         if for_models or self.execution.cache is not None:
             name = min(for_models, default="cache")
-            raise ValueError(f"embeddings of your own are not embedded again; leave out {name}")
+            raise ValueError(f"your own embeddings are not embedded again; leave out {name}")
         if self.analysis.socm_top_over == "corpus" or self.analysis.socm_se is not None:
-            raise ValueError("SOCM needs token embeddings, which embeddings of your own do not have; leave out its options")
+            raise ValueError("SOCM needs token embeddings, which your own embeddings do not have; leave out its options")
         return self
 
     @model_validator(mode="after")
@@ -231,7 +229,7 @@ class AuditConfig(Command):
         coarse = self.embedding.precision != "float32" and self.execution.cache is not None
         if coarse and self.analysis.socm_top_over == "corpus":
             raise ValueError(
-                "socm_top_over = corpus compares texts with what the cache holds of them, which bfloat16 makes too coarse; "
+                "socm_top_over = corpus compares texts by figures in the cache, which bfloat16 makes too coarse; "
                 "leave out one of cache, precision and socm_top_over"
             )
         return self
@@ -273,16 +271,12 @@ def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:
     corpus, analysis = (data.get(section, {}) for section in QUICK_START)
     if not isinstance(corpus, dict) or not isinstance(analysis, dict) or corpus.keys() & {"source", "sample", "limit"}:
         return data
-    # --paper has a sample of its own.
+    # --paper sets a sample.
     has_sizes = analysis.keys() & {*_HOW_MANY, "probe_se"} or analysis.get("socm_regularization")
     sizes = {} if has_sizes else QUICK_START["analysis"]
     return data | {"corpus": QUICK_START["corpus"] | corpus, "analysis": sizes | analysis}
 
 
 def resolve(data: dict[str, Any]) -> AuditConfig:
-    """A checked configuration of tonight from plain data.
-
-    Raises:
-        UsageError: as `checked`.
-    """
+    """A checked configuration of tonight from plain data."""
     return checked(AuditConfig, data).tonight()

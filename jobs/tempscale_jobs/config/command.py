@@ -1,4 +1,4 @@
-"""What the configurations of all commands that write a run folder have in common."""
+"""The base of the configurations of all commands that write a run folder."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
 
 
 class Command(Strict):
-    """A command's configuration; each command declares these sections itself, with its own defaults."""
+    """A command's configuration; each command declares the sections itself, with its defaults."""
 
     command: ClassVar[str]
     reads: ClassVar[str]
     """The section that names the source."""
     runs_models: ClassVar[bool] = True
-    """Whether it loads models; without, there is no section [embedding]."""
+    """Whether it loads models and has a section [embedding]."""
     outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution"})
-    """Fields that decide no table."""
+    """Fields that do not change the tables."""
     files: ClassVar[tuple[str, ...]] = ()
-    """Names that only this command's runs write; in the folder of another command's run they belong to somebody else."""
+    """Names that only this command's runs write."""
     worth_resuming: ClassVar[tuple[str, ...]] = ()
-    """Names below these that make a run worth resuming, besides what has been read of its source."""
+    """Names that make a run worth resuming, like the record of its source."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Further packages on which its results depend."""
+    """Further packages that its results depend on."""
     _command_line: dict[str, Any] | None = PrivateAttr(None)
     if TYPE_CHECKING:
         out: str
@@ -42,7 +42,7 @@ class Command(Strict):
 
     @classmethod
     def read(cls, parameters: dict[str, Any]) -> Self:
-        """The configuration that a command's parameters give: CONFIG.toml, if it is given, with the options laid over it."""
+        """The configuration from a command's parameters: options replace the settings of CONFIG.toml, if one is given."""
         config, file = cls.from_data(cls._file_and_options(parameters)), parameters.get("config")
         options = {name: words for setting in settings(cls) for name, words in setting.typed(parameters).items()}
         config._command_line = {"file": None if file is None else str(file), "options": options}
@@ -50,12 +50,12 @@ class Command(Strict):
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
-        """The checked configuration from what the file and the options say."""
+        """The checked configuration from the data of the file and the options."""
         return checked(cls, data)
 
     @classmethod
     def _file_and_options(cls, parameters: dict[str, Any]) -> dict[str, Any]:
-        """The data of the file with the options laid over it."""
+        """The data of the file, with settings replaced by the options."""
         file = parameters.get("config")
         data = {} if file is None else read_toml(str(file))
         overrides = [(setting, value) for setting in settings(cls) if (value := setting.value(parameters)) is not None]
@@ -69,19 +69,19 @@ class Command(Strict):
 
     @property
     def takes_embeddings(self) -> bool:
-        """Whether the user gives the embeddings, so that no model runs."""
+        """Whether the embeddings are the user's, so that no model runs."""
         return False
 
     @property
     def command_line(self) -> dict[str, Any] | None:
-        """The file that the command was given and its options as they were typed, by option; None if it was not typed."""
+        """The file and the options as they were typed; None if the run was not started by a command line."""
         return self._command_line
 
     def identity(self) -> dict[str, Any]:
         """All that decides the tables, as plain data."""
         data = self.model_dump(mode="json", exclude=set(self.outside_identity))
         for section in data.values():
-            if isinstance(section, dict):  # It decides whether there are tables, not what is in them.
+            if isinstance(section, dict):  # max_rejected decides whether a run ends, not the content of tables.
                 section.pop("max_rejected", None)
         return data
 
@@ -91,7 +91,7 @@ class Command(Strict):
 
 
 def declared(name: str) -> type[Command] | None:
-    """The configuration of a command, which the module of its name declares; None if there is no such command."""
+    """The configuration of a command, from the module of its name; None if there is no such command."""
     if name not in {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}:
         return None
     members = vars(importlib.import_module(f"{__package__}.{name}")).values()

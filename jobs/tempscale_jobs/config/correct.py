@@ -1,4 +1,4 @@
-"""What `tempscale correct` is asked to do: strict. Imports neither torch nor ray."""
+"""The settings of `tempscale correct`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Embeddings(Strict):
-    """Which table of embeddings."""
+    """The table of embeddings."""
 
     kind: ClassVar[str] = "embeddings"
     source: Annotated[str, Option("--embeddings", "Texts", "FILE", required=True)] = Field(
@@ -51,20 +51,20 @@ class CorrectConfig(Command):
     out: RunFolder = "runs/corrected"
     embeddings: Embeddings = Field(description="Which embeddings.")
     correction: Annotated[str, Option("--correction", "What is measured", "FILE", required=True)] = Field(
-        min_length=1, description="The fitted correction: a file that tempscale tune left in corrections/."
+        min_length=1, description="The fitted correction: a file of corrections/ in a run of tempscale tune."
     )
     fitted_on: Annotated[str | None, Option("--fitted-on", "What is measured", "TASK")] = Field(
-        None, description="Of a file with the corrections of several tasks, whose: TASK, or TASK/SPLIT/SUBSET."
+        None, description="The task of the correction, if the file has several: TASK, or TASK/SPLIT/SUBSET."
     )
     side: Annotated[Literal["documents", "queries"], Option("--side", "What is measured")] = Field(
-        "documents", description="What the embeddings are of: what is searched, or what asks."
+        "documents", description="Whether the embeddings are of documents or of queries."
     )
     equal_norms: Annotated[bool, Option("--equal-norms", "What is measured")] = Field(
         False,
-        description="One coordinate more, so that an index of cosines or distances ranks as the inner product does.",
+        description="Add one coordinate, so that an index of cosines or distances ranks as the inner product does.",
     )
     model: Annotated[str | None, Option("--model", "Model and temperature", "NAME")] = Field(
-        None, description="The model that the embeddings are of, by name or folder: checked against the correction's."
+        None, description="The model of the embeddings, by name or folder, which must be the correction's."
     )
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 
@@ -81,5 +81,5 @@ class CorrectConfig(Command):
         return {name: value for name, value in settings.items() if name not in ("fitted_on", "model")}
 
     def temperatures(self) -> list[Temperature]:
-        """None: no model runs."""
+        """Empty, since no model runs."""
         return []

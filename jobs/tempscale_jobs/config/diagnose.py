@@ -1,4 +1,4 @@
-"""What `tempscale diagnose` is asked to do: strict. Imports neither torch nor ray."""
+"""The settings of `tempscale diagnose`."""
 
 from __future__ import annotations
 
@@ -8,37 +8,33 @@ from pydantic import Field, field_validator, model_validator
 
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option, ReadBy
-from tempscale_jobs.config.sections import Corpus, Execution, Intervals, Models, RunFolder, Seed
+from tempscale_jobs.config.sections import Corpus, CutModels, Execution, Intervals, RunFolder, Seed
 
 CANDIDATES = 20_000
 """Texts of the seeded sample whose lengths are measured, unless `sample` or `limit` is given."""
 
 
-class Looking(Models):
-    """Which models under which temperatures; every text runs alone, in float32, cut at the window."""
+class Looking(CutModels):
+    """The models and the temperatures; every text runs alone, in float32, cut at the window."""
 
-    long: ClassVar[str] = "truncate"
     precision: ClassVar[str] = "float32"
-    compiled: ClassVar[bool] = False
-    packed: ClassVar[bool] = False
-    token_budget: ClassVar[int | None] = None
 
 
 class Diagnosis(Intervals):
-    """What is looked at."""
+    """The texts and pairs to look into."""
 
     texts: Annotated[int, Option("--texts", "What is measured", "N")] = Field(
-        200, ge=2, le=5000, description="Texts that are looked into, as many from each length interval as there are."
+        200, ge=2, le=5000, description="Texts to look into, as evenly from all length intervals as possible."
     )
-    piece_texts: int = Field(4, ge=1, description="Texts of one piece of work, the unit of resuming.")
+    piece_texts: int = Field(4, ge=1, description="Texts of one piece of work.")
     pair: Annotated[tuple[str, str] | None, Option("--pair", "What is measured", "ID ID"), ReadBy(tuple)] = Field(
-        None, description="Ids of two texts to be drawn token by token; the most collapsed of the most alike unless given."
+        None, description="Ids of two texts to draw token by token; the most collapsed of the most alike unless given."
     )
     versions_of: Annotated[str | None, Option("--versions-of", "What is measured", "COLUMN")] = Field(
         None,
         min_length=1,
-        description="Column that names the document of which a text is a version, as its summaries are: whole documents are "
-        "looked into, and the effect of length is reported at the same content.",
+        description="Column that names the document of which a text is a version, such as a summary: whole documents are "
+        "looked into, and the effect of length is reported at equal content.",
     )
     repeated_pairs: Annotated[int, Option("--repeated-pairs", "What is measured", "N")] = Field(
         8,
@@ -76,13 +72,13 @@ class DiagnoseConfig(Command):
     @model_validator(mode="after")
     def _fitting(self) -> DiagnoseConfig:
         if self.corpus.embedding_column is not None:
-            raise ValueError("embeddings of your own have no layers to look into; leave out embedding_column")
+            raise ValueError("your own embeddings have no layers to look into; leave out embedding_column")
         if self.diagnosis.versions_of is not None and (self.corpus.sample is not None or self.corpus.limit is not None):
-            raise ValueError("a sample would tear documents from their versions; leave out sample and limit, or versions_of")
+            raise ValueError("a sample would separate versions of a document; leave out sample and limit, or versions_of")
         return self
 
     def candidates(self) -> Corpus:
-        """The corpus that texts are chosen from: a sample of it, unless that would tear documents from their versions."""
+        """The corpus that texts are chosen from: a sample, unless it would separate documents from their versions."""
         corpus = self.corpus
         if corpus.sample is not None or corpus.limit is not None or self.diagnosis.versions_of is not None:
             return corpus

@@ -1,4 +1,4 @@
-"""What `tempscale evaluate` is asked to do: strict. Imports neither torch nor ray nor mteb."""
+"""The settings of `tempscale evaluate`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tempscale.optional import missing, needs
 from tempscale.temperature.schedule import ROLES, Temperature
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.option import Option, ReadBy
-from tempscale_jobs.config.sections import Execution, Intervals, Models, Precision, RunFolder, Seed
+from tempscale_jobs.config.sections import CutModels, Execution, Intervals, Precision, RunFolder, Seed
 from tempscale_jobs.config.strict import Strict
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import masked, reason
@@ -33,11 +33,11 @@ class TaskFile:
 
 
 class OwnTask(Strict):
-    """Your own data set as a task, scored as MTEB scores tasks of its type."""
+    """A user's data set as a task, scored as MTEB scores tasks of its type."""
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="How tables call it.")
     type: Literal["retrieval", "reranking", "classification", "clustering", "sts"] = Field(
-        description="What is asked of the embeddings."
+        description="The type of the task."
     )
     source: str | None = Field(None, min_length=1, description="Its rows, for every type but retrieval; as corpus.source.")
     corpus: str | None = Field(
@@ -48,23 +48,23 @@ class OwnTask(Strict):
         None, min_length=1, description="Which documents answer which queries (query_id, doc_id, score), for retrieval."
     )
     where: dict[str, str] = Field(
-        {}, description="Rows of source, or queries, to take: those with these values, such as {type = 'specific'}."
+        {}, description="Take only rows of source, or queries, with these values, such as {type = 'specific'}."
     )
     text_column: str = Field("text", min_length=1, description="Column of the texts of classification and clustering.")
     label_column: str = Field("label", min_length=1, description="Column of their labels.")
     test_share: float = Field(
-        0.5, gt=0, lt=1, description="Share of the rows that a classification is tested on; the others are learned from."
+        0.5, gt=0, lt=1, description="Share of the rows that test a classification; the others train it."
     )
     samples_per_label: int = Field(8, ge=1, description="Texts of each label that one experiment learns from, as in MTEB.")
     experiments: int = Field(10, ge=1, le=100, description="Experiments whose scores are averaged, as in MTEB.")
     texts_per_interval: Annotated[int | None, Option("--texts-per-interval", "Tasks", "N")] = Field(
         None,
         ge=1,
-        description="Test your own classifications on N texts of each length interval (500 in S1), if there are so many; on "
-        "all test rows unless given.",
+        description="Test your own classifications on at most N texts of each length interval (500 in S1); on all test rows "
+        "unless given.",
     )
     windows: Annotated[bool, Option("--windows", "Tasks")] = Field(
-        False, description="Fill length intervals that hold fewer with seeded windows of longer texts, marked as such."
+        False, description="Fill intervals with fewer texts up with seeded windows of longer texts, marked as such."
     )
 
     @model_validator(mode="after")
@@ -83,7 +83,7 @@ class OwnTask(Strict):
 
 
 def read_tasks(texts: list[str] | None, texts_per_interval: int | None, windows: bool | None) -> list[str | dict[str, Any]]:
-    """The tasks that --task gives: MTEB's by name, your own as data."""
+    """The tasks of --task: MTEB's by name, a user's as data."""
     tasks: list[str | dict[str, Any]] = []
     by_length = {"texts_per_interval": texts_per_interval, "windows": windows}
     for text in texts or []:
@@ -92,7 +92,7 @@ def read_tasks(texts: list[str] | None, texts_per_interval: int | None, windows:
         if kind not in OWN_KINDS or not path:
             tasks.append(text)
             continue
-        last = masked(path).rstrip("/").rsplit("/", 1)[-1].split(".")[0]  # Names are printed everywhere.
+        last = masked(path).rstrip("/").rsplit("/", 1)[-1].split(".")[0]  # Names are printed: no secret may be in them.
         task: dict[str, Any] = {"name": name or re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip("-._") or kind, "type": kind}
         if kind == "retrieval":
             task |= {file: _only(path, file) for file in _FILES[kind]}
@@ -108,7 +108,7 @@ def read_tasks(texts: list[str] | None, texts_per_interval: int | None, windows:
 
 
 def _only(folder: str, name: str) -> str:
-    """The one file of a folder that has this name, whatever its ending; of BEIR's folder of qrels that of `test`."""
+    """The one file of a folder with this name and any ending; of BEIR's folder of qrels, `test`."""
     import fsspec
 
     names = [f"{name}.*"] + ["qrels/test.*"] * (name == "qrels")
@@ -132,7 +132,7 @@ def _only(folder: str, name: str) -> str:
 
 
 def read_backbones(texts: list[str]) -> dict[str, str]:
-    """The models and backbones that --backbone gives."""
+    """The backbones of --backbone, by model."""
     backbones: dict[str, str] = {}
     for text in texts:
         model, _, backbone = text.partition("=")
@@ -143,7 +143,7 @@ def read_backbones(texts: list[str]) -> dict[str, str]:
 
 
 def task_names(tasks: list[str | OwnTask]) -> list[str]:
-    """How tables call each task."""
+    """The name of each task in tables."""
     return [task if isinstance(task, str) else task.name for task in tasks]
 
 
@@ -158,27 +158,23 @@ Tasks = Annotated[
 ]  # fmt: skip
 
 
-class Scoring(Models):
-    """Which models under which temperatures; texts are cut at the window."""
+class Scoring(CutModels):
+    """The models and the temperatures; texts are cut at the window."""
 
-    long: ClassVar[str] = "truncate"
-    compiled: ClassVar[bool] = False
-    packed: ClassVar[bool] = False
-    token_budget: ClassVar[int | None] = None
     precision: Precision = Field(
         "float32",
-        description="What the model computes in; bfloat16 moves scores a little, and is faster only on processors that have "
-        "it: auto asks them.",
+        description="Precision of the model; bfloat16 changes scores a little and is faster only on processors that have "
+        "it: auto takes it there.",
     )
     role_grid: Annotated[bool, Option("--role-grid", "Model and temperature")] = Field(
         False,
-        description="Also every pair of a query τ and a document τ for retrieval (S1 Fig 9), with τ for one side only "
-        "among them (S1 Table 2).",
+        description="Score retrieval also at every pair of a query τ and a document τ (S1 Fig 9), and so with a τ for one "
+        "side only (S1 Table 2).",
     )
 
 
 def canonical_recipes(recipes: list[str]) -> list[str]:
-    """The canonical texts of corrections; raises for one that there is not, and for one that is given twice."""
+    """The canonical texts of corrections; a ValueError for an unknown or a repeated one."""
     texts = [Recipe.of(text).canonical for text in recipes]
     twice = sorted({text for text in texts if texts.count(text) > 1})
     if twice:
@@ -187,7 +183,7 @@ def canonical_recipes(recipes: list[str]) -> list[str]:
 
 
 class Corrected(Strict):
-    """Which corrections of embeddings retrieval is scored with too, at the first temperature, for `tempscale tune`."""
+    """Corrections of embeddings that retrieval is also scored with, at the first temperature, for `tempscale tune`."""
 
     recipes: list[str] = Field([], description="Corrections such as length, centre or whiten(0.5).")
     _canonical = field_validator("recipes")(canonical_recipes)
@@ -203,12 +199,12 @@ class EvaluateConfig(Command):
     packages: ClassVar[tuple[str, ...]] = ("mteb", "scikit-learn")
     reads: ClassVar[str] = "tasks"
     outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution", "audits", "backbones"})
-    """Audits and backbones only decide what is shown with the scores: they may be given later."""
+    """Audits and backbones only add comparisons to the scores, so they may be given later."""
     without_option: ClassVar[frozenset[str]] = frozenset({"execution.log_format"})
     out: RunFolder = "runs/evaluate"
     seed: Seed = 0
     tasks: Tasks = Field(
-        min_length=1, description="MTEB tasks and benchmarks by name, such as MTEB(eng, v2), and tasks of your own."
+        min_length=1, description="MTEB tasks and benchmarks by name, such as MTEB(eng, v2), and your own tasks."
     )
     embedding: Scoring = Field(default_factory=lambda: Scoring.model_validate({}), description="Models and temperatures.")
     audits: Annotated[list[str], Option("--audit", "What is measured", "RUN")] = Field(
@@ -218,7 +214,7 @@ class EvaluateConfig(Command):
         dict[str, str],
         Option("--backbone", "What is measured", "MODEL=BACKBONE", kind=list[str]),
         ReadBy(read_backbones),
-    ] = Field({}, description="Which model each was made from, by label, for differences to it.")
+    ] = Field({}, description="The backbone of each model, by label, to report differences from it.")
     analysis: Intervals = Field(default_factory=lambda: Intervals.model_validate({}), description="Length intervals.")
     corrected: Corrected = Field(
         default_factory=lambda: Corrected.model_validate({}), description="Corrections that are scored."
@@ -227,17 +223,17 @@ class EvaluateConfig(Command):
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
-        """The checked configuration; without any task, a sentence that names --task."""
+        """The checked configuration; a UsageError that names --task if there is no task."""
         if not data.get("tasks"):
             raise UsageError(
-                "no task is named; give --task with a task or benchmark of MTEB, such as SciFact, or TYPE:PATH of your own"
+                "no task is named; give --task with a task or benchmark of MTEB, such as SciFact, or your own as TYPE:PATH"
             )
         return super().from_data(data)
 
     @model_validator(mode="after")
     def _backbones_have_audits(self) -> EvaluateConfig:
         if self.backbones and not self.audits:
-            raise ValueError("backbones are compared by what audits measured of them; give audits (--audit RUN) too")
+            raise ValueError("backbones are compared by figures of audits; give audits (--audit RUN) too")
         return self
 
     @field_validator("tasks")
@@ -246,7 +242,7 @@ class EvaluateConfig(Command):
         names = task_names(tasks)
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"task '{twice[0]}' is named twice; give each once, or names of its own: NAME=TYPE:PATH")
+            raise ValueError(f"task '{twice[0]}' is named twice; give each once, or another name: NAME=TYPE:PATH")
         return tasks
 
     def temperatures(self) -> list[Temperature]:

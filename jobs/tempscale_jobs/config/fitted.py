@@ -1,4 +1,4 @@
-"""A fitted correction in a file: what `tempscale tune` left in corrections/, or `Correction.as_data()` alone as JSON."""
+"""Read a fitted correction from a file: one of `tempscale tune` in corrections/, or `Correction.as_data()` as JSON."""
 
 from __future__ import annotations
 
@@ -19,19 +19,15 @@ _MOST_BYTES = 1 << 30
 
 
 class Saved(NamedTuple):
-    """A correction with what is known of the model whose embeddings it was fitted to."""
+    """A correction and the model whose embeddings it was fitted to."""
 
     correction: Correction
     model: Mapping[str, Any]
-    """Label, fingerprint and window; empty where the file says nothing of a model."""
+    """Label, fingerprint and window; empty if the file names no model."""
 
 
 def load(path: str, of: str | None = None) -> Saved:
-    """Read a correction from a file, local or remote; of several, the one that was fitted on the task `of`.
-
-    Raises:
-        UsageError: there is no such file, it holds no correction or a damaged one, or several and no task is named.
-    """
+    """Read a correction from a file, local or remote; of several, the one that was fitted on the task `of`."""
     data = _read(path)
     model = data.get("model", {})
     entries = data.get("corrections", [data])
@@ -72,5 +68,5 @@ def _read(path: str) -> Mapping[str, Any]:
 
 
 def _name(data: Mapping[str, Any]) -> str:
-    """What a correction of several was fitted on: its task, and its split and subset if the task has several."""
+    """The name of a correction in a file of several: its task, with split and subset if they are not the default."""
     return "/".join(str(data[key]) for key in ("task", "split", "subset") if data.get(key) not in (None, "default"))

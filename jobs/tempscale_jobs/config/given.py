@@ -13,7 +13,7 @@ from tempscale_jobs.errors import UsageError
 
 
 def read_toml(path: str, kind: str = "config") -> dict[str, Any]:
-    """The content of a TOML file; `kind` is what an error calls it."""
+    """The content of a TOML file, which errors call a `kind` file."""
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
     except FileNotFoundError:
@@ -22,25 +22,25 @@ def read_toml(path: str, kind: str = "config") -> dict[str, Any]:
         raise UsageError(f"{kind} file '{path}' is a folder; give the path of a TOML file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UsageError(f"{kind} file '{path}' cannot be read as TOML: {error}") from None
-    except ValueError:  # Python reads no whole number of more digits.
+    except ValueError:  # Python refuses longer whole numbers.
         raise UsageError(f"{kind} file '{path}' has a number of more than {sys.get_int_max_str_digits():,} digits") from None
 
 
 def read_temperature(path: str) -> dict[str, Any]:
-    """A temperature as data from a TOML or JSON file; the configuration checks it."""
+    """A temperature as unchecked data from a TOML or JSON file."""
     if not path.endswith(".json"):
         return read_toml(path, "temperature")
     try:
         data = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"temperature file '{path}' cannot be read as JSON: {error}") from None
-    if not isinstance(data, dict):  # TOML always is one.
+    if not isinstance(data, dict):
         raise UsageError(f"temperature file '{path}' must hold an object such as {{\"constant\": 0.8}}")
     return data
 
 
 def read_temperatures(taus: list[float] | None, file: Path | None) -> list[Any]:
-    """The temperatures that --tau and --temperature give."""
+    """The temperatures of --tau and --temperature."""
     return [*(taus or []), *([] if file is None else [read_temperature(str(file))])]
 
 
@@ -53,7 +53,7 @@ def temperature_of(value: Any) -> Temperature:
 
 
 def read_edges(text: str) -> list[int]:
-    """The length intervals that --intervals gives."""
+    """The length intervals of --intervals."""
     try:
         return [int(edge) for edge in text.split(",")]
     except ValueError:
@@ -61,7 +61,7 @@ def read_edges(text: str) -> list[int]:
 
 
 def read_window(text: str) -> int | str:
-    """The window that --max-length gives."""
+    """The window of --max-length."""
     if text == "limit":
         return text
     try:
@@ -71,7 +71,7 @@ def read_window(text: str) -> int | str:
 
 
 def lay_over(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    """Set what is at a path, such as ("corpus", "sample"), in nested data."""
+    """Set the value at a path, such as ("corpus", "sample"), in nested data."""
     *sections, last = path
     for section in sections:
         inner = data.setdefault(section, {})

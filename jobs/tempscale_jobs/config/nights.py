@@ -1,4 +1,4 @@
-"""What a night is checked against and what is kept of it: sections [gate] and [record]. Nothing here changes a figure."""
+"""The settings of nights, sections [gate] and [record], which change no figure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tempscale_jobs.config.option import Option
 from tempscale_jobs.config.strict import Strict
 
 NIGHT = "{night}"
-"""Stands for the night's date in `out` and in `corpus.source`."""
+"""The placeholder of the night's date in `out` and in `corpus.source`."""
 SHARES = {
     "truncated_share": "texts", "spread_over_2_share": "texts", "within_cosine_over_third_share": "texts",
     "rejected_share": "rows",
 }  # fmt: skip
-"""Figures that are shares of texts or rows, and the column that says of how many: their error is a binomial's."""
+"""Figures that are shares, with binomial errors, and the column with the number of texts or rows behind each."""
 WITH_ERRORS = (
     "cosine_mean", "collapse_gap", "prefix_gap", "exposure_short", "exposure_long", "spread_mean", "socm_mean",
     "socm_over_1_share", *SHARES,
 )  # fmt: skip
-"""Figures of collapse_summary whose noise is known, so that their drift can be checked."""
+"""Figures of collapse_summary with a known noise, whose drift can be checked."""
 FIGURES = (
     "texts", "corpus_texts", "tokens", "rows", "rejected", *WITH_ERRORS, "k_occurrence_skewness", "near_duplicate_pairs",
     "effective_rank", "socm_texts", "socm_pairs", "socm_groups",
 )  # fmt: skip
-"""What a threshold may name: the figures of collapse_summary."""
+"""The figures of collapse_summary, which a threshold may name."""
 _THRESHOLD = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)\s*", re.IGNORECASE)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _LONGEST_QUOTE = 80
@@ -39,7 +39,7 @@ DRIFT = {"cosine_mean": 0.02, "collapse_gap": 0.02, "prefix_gap": 0.02, "socm_me
 
 @dataclass(frozen=True)
 class Threshold:
-    """A figure and what it must be."""
+    """A limit of a figure."""
 
     figure: str
     relation: Literal["<=", ">=", "<", ">"]
@@ -47,11 +47,7 @@ class Threshold:
 
     @classmethod
     def read(cls, text: str) -> Threshold:
-        """A threshold from its text, such as `collapse_gap <= 0.15`.
-
-        Raises:
-            ValueError: it is of another form, names no figure, or its limit is no finite number.
-        """
+        """A threshold from its text, such as `collapse_gap <= 0.15`; any other text is a ValueError."""
         match = _THRESHOLD.fullmatch(text)
         if match is None:
             raise ValueError(
@@ -65,7 +61,7 @@ class Threshold:
         return cls(figure, relation, float(limit))  # type: ignore[arg-type]
 
     def excess(self, value: float) -> float:
-        """How far a value is on the wrong side; 0 or less where it holds (`<` and `>` do not hold at the limit)."""
+        """The distance of a value beyond the limit; 0 or less if it holds (`<` and `>` do not hold at the limit)."""
         return value - self.limit if self.relation in ("<=", "<") else self.limit - value
 
     def holds(self, value: float) -> bool:
@@ -78,13 +74,13 @@ class Threshold:
 
 
 class Gate(Strict):
-    """What a night is checked against."""
+    """The checks of a night."""
 
     thresholds: list[str] = Field(
         [], description="Each `FIGURE <= NUMBER` (or <, >=, >) on a figure of collapse_summary: collapse_gap <= 0.15."
     )
     temperatures: list[float | str] = Field(
-        [], description="Temperatures the gate holds for, as numbers or canonical texts; all of the run unless given."
+        [], description="Temperatures that the gate checks, as numbers or canonical texts; all of the run unless given."
     )
     baseline: Annotated[
         str | None,
@@ -96,28 +92,28 @@ class Gate(Strict):
     ] = Field(
         None,
         min_length=1,
-        description="What the night is compared with: `latest`, the last passing or accepted night of the same model and "
-        "temperature, or a run folder. Nothing unless given.",
+        description="The baseline of the night: `latest`, the last passing or accepted night of the same model and "
+        "temperature, or a run folder. None unless given.",
     )  # fmt: skip
     on_other_model: Literal["fail", "new-series"] = Field(
         "fail",
-        description="What happens on a night of another model than the baseline's, or measured in another way (window, "
+        description="The verdict on a night of another model than the baseline's, or measured in another way (window, "
         "prompts, precision, intervals, neighbours, …). fail: the gate fails until a night is accepted; new-series: the "
         "night is the first of a new series, and only the thresholds are checked.",
     )
     unknown: Literal["pass", "fail"] = Field(
         "pass",
-        description="What a change larger than its size in drift does if its noise is not known, for example of too few "
-        "texts: pass, and terminal and report say so; or fail.",
+        description="The verdict on a change larger than its size in drift if its noise is not known, for example of too "
+        "few texts: pass, with a note in terminal and report, or fail.",
     )
     drift: dict[str, float] = Field(
-        DRIFT, description="Figure by figure the size that a change from the baseline must exceed, besides its noise."
+        DRIFT, description="By figure, the size that a change from the baseline must exceed, and its noise too."
     )
     false_alarms: float = Field(
         0.01,
         gt=0,
         lt=0.5,
-        description="Largest share of nights on which nothing changed that may fail by noise, over all checks of a night.",
+        description="Largest share of nights without a change that may fail by noise, over all checks of a night.",
     )
     webhook_env: str = Field(
         "TEMPSCALE_WEBHOOK",
@@ -141,7 +137,7 @@ class Gate(Strict):
             if figure not in WITH_ERRORS:
                 raise ValueError(
                     f"'{figure}' is no figure whose noise is known; there are {', '.join(WITH_ERRORS)}"
-                    + ("; hold it to a threshold instead" if figure in FIGURES else "")
+                    + ("; give it a threshold instead" if figure in FIGURES else "")
                 )
             if not 0 <= size < float("inf"):
                 raise ValueError(f"{figure} = {size}: the size of a change is 0 or more")
@@ -166,49 +162,45 @@ class Gate(Strict):
         return [Threshold.read(text) for text in self.thresholds]
 
     def holds_for(self, temperature: str) -> bool:
-        """Whether anything is checked under a temperature, given by its canonical text."""
+        """Whether anything is checked under a temperature (its canonical text)."""
         named = self.named()
         return not named or temperature in named
 
     def named(self) -> set[str]:
-        """The canonical texts of the temperatures that it names."""
+        """The canonical texts of the configured temperatures."""
         return {Temperature.of(value).canonical for value in self.temperatures}
 
     def asks(self) -> bool:
-        """Whether there is anything to hold a night to."""
+        """Whether a night is checked at all."""
         return bool(self.thresholds) or self.baseline is not None
 
 
 def _shortened(text: str) -> str:
-    """A text as an error quotes it."""
+    """A text as an error quotes it, at most 80 characters."""
     return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}…"
 
 
 class RecordOfNights(Strict):
-    """What is kept of a night when others have come."""
+    """The record of past nights."""
 
     history: Annotated[str | None, Option("--history", "The gate", "DIR")] = Field(
         None,
         min_length=1,
-        description="Folder that holds the record of nights; unless given, FOLDER/history where out is FOLDER/{night}, else "
-        "history below the run folder.",
+        description="Folder of the record of nights; unless given, FOLDER/history where out is FOLDER/{night}, else history "
+        "below the run folder.",
     )
     name: str = Field(
-        "", description="What the night is about, where several corpora share a record: each is compared with its own."
+        "", description="Name of the series, where several corpora share a record: nights of one name are compared."
     )
     keep_embeddings: int | None = Field(
         None,
         ge=1,
-        description="Nights whose embeddings stay; older ones keep tables and report. All stay unless given.",
+        description="Number of nights whose embeddings are kept; older ones keep tables and report. All unless given.",
     )
 
 
 def checked_night(night: str | None) -> str | None:
-    """The date, if it is one.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """The date; a ValueError if it is none."""
     if night is not None:
         if not _DATE.fullmatch(night):
             raise ValueError(f"'{night}' is not a date such as 2026-11-22")
@@ -222,7 +214,7 @@ def filled(text: str, night: str) -> str:
 
 
 def history_folder(record: RecordOfNights, out: str) -> str:
-    """Where the record of nights is, from `out` as it was given."""
+    """The folder of the record of nights, for an `out` that may have {night}."""
     if record.history is not None:
         return record.history
     if NIGHT in out:

@@ -1,4 +1,4 @@
-"""The option of the command line that gives a setting, declared at the setting's field."""
+"""Options of the command line, declared at the fields of their settings."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ Panel = Literal["Tasks", "Pairs", "Texts", "Model and temperature", "What is mea
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the command line; its help is the description of its field, unless it has its own."""
+    """An option of the command line; its help is the description of its field, unless it has a `help`."""
 
     flag: str
     """Its name, such as --sample or --text/--no-text."""
     panel: Panel
     metavar: str | None = None
     kind: Any = None
-    """The type of its value on the command line, where it is not the field's."""
+    """The type of its value on the command line, if it is not the field's."""
     help: str | None = None
     more: str = ""
-    """What its help adds to the field's description."""
+    """An addition to the field's description, for the help."""
     alias: str | None = None
     excludes: str | None = None
-    """A setting of the same section that the option replaces where the file has it."""
+    """A setting of the same section in the file that the option removes."""
     sets: Any = None
-    """The value of the field that the option, a flag, stands for."""
+    """The field's value if the option, a flag, is given."""
     required: bool = False
 
     @property
     def name(self) -> str:
-        """The parameter of the command that holds its value."""
+        """The parameter of the command with its value."""
         return self.typed.removeprefix("--").replace("-", "_")
 
     @property
     def typed(self) -> str:
-        """Its name as a sentence writes it: of --text/--no-text the first."""
+        """Its name in a sentence: of --text/--no-text the first."""
         return self.flag.split("/")[0]
 
 
 @dataclass(frozen=True)
 class ReadBy:
-    """The function that makes the field's value of the values of its options, in their order; None where not given."""
+    """The function that makes the field's value from the values of its options, in order; None where not given."""
 
     function: Callable[..., Any]
 
@@ -57,15 +57,15 @@ class Setting(NamedTuple):
     path: tuple[str, ...]
     """Its place, such as ("corpus", "sample")."""
     options: tuple[tuple[Option, FieldInfo], ...]
-    """Each option with the field that describes it: this one, or one of its elements' own."""
+    """Each option with the field that describes it: this field, or one of its elements' fields."""
     field: FieldInfo
 
     def named(self) -> str:
-        """Its options as a sentence names them: "--tau or --temperature"; nothing where none can be wrong."""
+        """Its options in a sentence: "--tau or --temperature"; empty if no option can have a wrong value."""
         return " or ".join(option.typed for option, field in self.options if field is self.field and option.sets is None)
 
     def typed(self, parameters: dict[str, Any]) -> dict[str, list[str]]:
-        """Its options as words of a command line, by option, from the parameters of a command; without those not given."""
+        """The given options as words of a command line, by option, from the parameters of a command."""
         words: dict[str, list[str]] = {}
         for option, _ in self.options:
             value = parameters.get(option.name)
@@ -77,9 +77,9 @@ class Setting(NamedTuple):
         return words
 
     def value(self, parameters: dict[str, Any]) -> Any:
-        """Its value from the parameters of a command; None where none of its options is given."""
+        """Its value from the parameters of a command; None if none of its options is given."""
         values = [parameters.get(option.name) for option, _ in self.options]
-        # typer gives several values as a list or a tuple; an empty one is an option that was not given.
+        # typer gives several values as a list or a tuple, which is empty if the option was not given.
         values = [(list(value) or None) if isinstance(value, (list, tuple)) else value for value in values]
         if all(value is None for value in values):
             return None
@@ -91,14 +91,14 @@ class Setting(NamedTuple):
 
 
 def settings(config: type[BaseModel]) -> list[Setting]:
-    """The fields of a configuration that a command has options for, those of sections by their path."""
+    """The fields of a configuration, and of its sections, that have options."""
     all_settings = []
     for name, field in config.model_fields.items():
         inner = [
             one._replace(path=(name, *one.path)) for section in _sections(field.annotation) for one in settings(section)
         ]
         options = [(option, field) for option in field.metadata if isinstance(option, Option)]
-        if options:  # The options of a list's elements are given with those of the list.
+        if options:  # Options of a list's elements belong to the list.
             all_settings.append(Setting((name,), (*options, *(pair for one in inner for pair in one.options)), field))
         else:
             all_settings += inner
@@ -107,12 +107,12 @@ def settings(config: type[BaseModel]) -> list[Setting]:
 
 
 def setting_at(config: type[BaseModel], path: tuple[str, ...]) -> Setting | None:
-    """The setting that holds what is at a path."""
+    """The setting that contains a path."""
     return next((setting for setting in settings(config) if path[: len(setting.path)] == setting.path), None)
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:
-    """The sections that a type names, in a list or a union too."""
+    """The sections in a type, also in a list or a union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [section for part in get_args(annotation) for section in _sections(part)]

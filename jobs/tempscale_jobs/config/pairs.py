@@ -1,4 +1,4 @@
-"""What `tempscale pairs` is asked to do: strict. Imports neither torch nor ray."""
+"""The settings of `tempscale pairs`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tempscale_jobs.config.strict import Strict
 
 
 class Pairs(Strict):
-    """Which pairs of texts."""
+    """The source of pairs of texts."""
 
     kind: ClassVar[str] = "pairs"
     source: Annotated[str, Option("--pairs", "Pairs", "FILE", required=True)] = Field(
@@ -45,7 +45,7 @@ class Pairs(Strict):
     ] = 0.5
     chunk_pairs: int = Field(256, ge=1, description="Most pairs of one chunk, the unit of work and of resuming.")
     chunk_characters: int = Field(
-        131_072, ge=1, description="A chunk ends when its distinct texts hold this many characters."
+        131_072, ge=1, description="A chunk ends when its distinct texts have this many characters."
     )
 
     @model_validator(mode="after")
@@ -56,7 +56,7 @@ class Pairs(Strict):
 
 
 class Value(Strict):
-    """Which second-order collapse."""
+    """The parameters of SOCM."""
 
     alpha: Alpha = 1.0
     beta: Beta = 1.0

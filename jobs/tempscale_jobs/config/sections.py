@@ -56,14 +56,14 @@ MaxRejected = Annotated[
 
 
 class Corpus(Strict):
-    """Which texts."""
+    """The source of texts."""
 
     kind: ClassVar[str] = "corpus"
     source: Annotated[str, Option("--corpus", "Texts", "SRC")] = Field(
         QUICK_START_CORPUS,
         min_length=1,
         description="Parquet, JSONL, CSV or text: a file, folder or glob (local, s3://, gs://, hf://datasets/…); a Lance or "
-        "Delta table (lance:PATH or delta:PATH where its name does not tell); hf:NAME[:CONFIG][:SPLIT]; or docstrings:PKG,…",
+        "Delta table (lance:PATH or delta:PATH if its name does not show it); hf:NAME[:CONFIG][:SPLIT]; or docstrings:PKG,…",
     )
     id_column: Annotated[str | None, Option("--id-column", "Texts")] = Field(
         None, description="Column of the ids; `id` where there is one, else a digest of text and place."
@@ -97,7 +97,7 @@ class Corpus(Strict):
     )
     bits: bool = Field(False, description="Whether embedding_column packs eight dimensions of ±1 into each byte.")
     scale: float | list[float] = Field(
-        1.0, description="What the integers of embedding_column are multiplied by, one number or one a dimension."
+        1.0, description="Factor for the integers of embedding_column: one number, or one for each dimension."
     )
     max_characters: MaxCharacters = 50_000
     max_rejected: Annotated[MaxRejected, Option("--max-rejected", "Texts", "S")] = 0.5
@@ -128,21 +128,21 @@ class Queries(Corpus):
     without_option: ClassVar[frozenset[str]] = frozenset(Corpus.model_fields) - {"source", "embedding_column"}
     source: Annotated[str, Option("--queries", "Texts", "SRC")] = Field(
         min_length=1,
-        description="Texts that search the corpus, from a source like corpus.source: whose texts fill their results?",
+        description="Texts that search the corpus, from a source like corpus.source, to measure which texts fill results.",
     )
     embedding_column: Annotated[str | None, Option("--queries-embedding-column", "Texts")] = Field(
-        None, min_length=1, description="Column of your own embeddings of the queries, where the corpus comes as embeddings."
+        None, min_length=1, description="Column of your own embeddings of the queries, if the corpus has embeddings."
     )
 
 
-class Models(Strict, allow_inf_nan=True):  # A temperature says itself which numbers it takes.
-    """Which models under which temperatures."""
+class Models(Strict, allow_inf_nan=True):  # `Temperature` checks its numbers itself.
+    """The models and the temperatures."""
 
     if TYPE_CHECKING:
 
         @property
         def precision(self) -> str:
-            """What a model computes in: a setting of most commands, and float32 where layers are looked into."""
+            """The precision of a model: a setting of most commands; `diagnose` always takes float32."""
 
     models: Annotated[list[str], Option("--model", "Model and temperature", "M")] = Field(
         [], description="Folders or hub names, NAME or NAME@REVISION; the installed demo MiniLM unless given."
@@ -167,13 +167,13 @@ class Models(Strict, allow_inf_nan=True):  # A temperature says itself which num
         ReadBy(read_window),
     ] = Field(
         None,
-        description="Tokens a text is cut to; limit: as many as each model has positions for. Each model's own window, that "
-        "of sentence-transformers, unless given.",
+        description="Most tokens of a text; limit: as many as each model has positions for. Each model's own window in "
+        "sentence-transformers unless given.",
     )
     prompts: Annotated[Prompts, Option("--prompts", "Model and temperature")] = Field(
         "default",
-        description="What is put before texts. default: what SentenceTransformer.encode adds by itself, for most models "
-        "nothing; model: the model's own prompts for queries and documents; none.",
+        description="Text before each text. default: as SentenceTransformer.encode adds by itself, for most models nothing; "
+        "model: the model's own prompts for queries and documents; none.",
     )
 
     @field_validator("temperatures")
@@ -192,22 +192,31 @@ class Models(Strict, allow_inf_nan=True):  # A temperature says itself which num
         return values
 
 
+class CutModels(Models):
+    """The models and the temperatures; every text is cut at the window."""
+
+    long: ClassVar[str] = "truncate"
+    compiled: ClassVar[bool] = False
+    packed: ClassVar[bool] = False
+    token_budget: ClassVar[int | None] = None
+
+
 Precision = Annotated[Literal["float32", "tf32", "bfloat16", "auto"], Option("--precision", "Model and temperature")]
 
 
 class Encoding(Models):
-    """Which models under which temperatures, and how they run."""
+    """The models, the temperatures, and how models run."""
 
     long: Annotated[Literal["truncate", "chunk"], Option("--long", "Model and temperature")] = Field(
         "truncate",
-        description="Texts beyond max_length are cut and counted, or run in chunks of it, all tokens of which count.",
+        description="Texts longer than max_length are cut and counted, or run in chunks of it, so that all tokens count.",
     )
     precision: Precision = Field(
         "float32",
-        description="What the model computes in. bfloat16 is for processors that multiply in it (a GPU from compute "
-        "capability 8, a CPU with AMX or AVX-512 BF16; others are several times slower), and its error is measured and "
-        "reported. tf32 is for such GPUs: weights stay in float32, products have 11 bits. auto takes bfloat16 where every "
-        "worker has such a processor.",
+        description="Precision of the model. bfloat16 is for processors that multiply in it (a GPU of compute capability 8 "
+        "or more, a CPU with AMX or AVX-512 BF16; others are several times slower); its error is measured and reported. "
+        "tf32 is for such GPUs: weights stay in float32, products have 11 bits. auto takes bfloat16 if every worker has "
+        "such a processor.",
     )
     compiled: Annotated[bool, Option("--compile/--no-compile", "Model and temperature")] = Field(
         False,
@@ -252,7 +261,7 @@ class Intervals(Strict):
 
 
 class Execution(Strict):
-    """Where and how wide it runs. Nothing here changes a byte of the tables, but for the last digits of cached texts."""
+    """Where and on how many workers it runs; only the last digits of cached texts depend on it."""
 
     workers: Annotated[int | None, Option("--workers", "The run", "N")] = Field(
         None, ge=1, description="Model actors and tile tasks at once; all cores or GPUs unless given."
@@ -262,13 +271,13 @@ class Execution(Strict):
         description="A Ray cluster of which this machine is one: auto or HOST:PORT; an in-process Ray unless given.",
     )
     actors_per_gpu: Annotated[int, Option("--actors-per-gpu", "The run", "N")] = Field(
-        1, ge=1, le=16, description="Model actors that share one GPU, each with a model of its own: more for small models."
+        1, ge=1, le=16, description="Model actors that share one GPU, each with its own model; more for small models."
     )
     log_format: Annotated[Literal["text", "json"], Option("--log-format", "The run")] = Field(
         "text", description="text: lines for people. json: one JSON object a line, each with the run's id."
     )
     quiet: Annotated[bool, Option("--quiet", "The run")] = Field(
-        False, description="Print no progress: errors and, at the end, what was found."
+        False, description="Print no progress, only errors and, at the end, the result."
     )
     shuffle_seed: int | None = Field(
         None, description="Submit work in a seeded random order, to prove that order changes nothing."
@@ -286,18 +295,18 @@ class Execution(Strict):
 
 
 class CachedExecution(Execution):
-    """Where and how wide it runs, with embeddings that earlier runs left."""
+    """Where and on how many workers it runs, with embeddings of earlier runs."""
 
     cache: Annotated[str | None, Option("--cache", "The run", "DIR")] = Field(
         None,
         min_length=1,
-        description="A folder, local or remote, of embeddings by content: what earlier runs embedded is taken from it, the "
-        "rest is added.",
+        description="A folder, local or remote, of embeddings by content: texts of earlier runs are taken from it, new ones "
+        "are added.",
     )
 
     @field_validator("cache")
     @classmethod
     def _of_all_nights(cls, cache: str | None) -> str | None:
         if cache is not None and NIGHT in cache:
-            raise ValueError(f"a cache serves the nights after it; leave {NIGHT} out of its name")
+            raise ValueError(f"all nights share a cache; leave {NIGHT} out of its name")
         return cache

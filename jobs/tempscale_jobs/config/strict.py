@@ -1,4 +1,4 @@
-"""Configurations that take nothing for granted: unknown keys are errors, and each problem is one sentence."""
+"""Strict configurations: unknown keys are errors, and each problem is one sentence."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Strict(BaseModel):
-    """Unknown keys and wrong types are errors; nothing the user wrote is changed."""
+    """Unknown keys and wrong types are errors; no value is changed."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
     without_option: ClassVar[frozenset[str]] = frozenset()
-    """Settings, by their path from here, whose option belongs to other commands only."""
+    """Settings, by their path from here, whose option only other commands have."""
 
 
 def checked(kind: type[Model], data: dict[str, Any]) -> Model:
-    """A configuration of this kind from plain data; a UsageError has a sentence for each mistake, with field and value."""
+    """A configuration of this kind from plain data; a UsageError names the field and value of each mistake."""
     if large := [*_large_numbers(data)]:
         numbers = "; ".join(f"{_named(kind, path)} is a number of {_digits(value):,} digits" for path, value in large)
         raise UsageError(f"{numbers}; give a whole number of at most 2^{_BITS} − 1")
@@ -34,12 +34,12 @@ def checked(kind: type[Model], data: dict[str, Any]) -> Model:
         return kind.model_validate(data)
     except ValidationError as error:
         raise UsageError("; ".join(_sentence(kind, problem) for problem in error.errors())) from None
-    except UnicodeEncodeError as error:  # What a validator says of a text quotes it.
+    except UnicodeEncodeError as error:  # A validator quoted the text.
         raise UsageError(f"the configuration holds a text that is not valid UTF-8: {error.object!r}") from None
 
 
 def _large_numbers(data: Any) -> Iterator[tuple[tuple[str, ...], int]]:
-    """The whole numbers in plain data that no 64 bits hold, with their paths."""
+    """The whole numbers in plain data that do not fit into 64 bits, with their paths."""
     waiting: list[tuple[tuple[str, ...], Any]] = [((), data)]
     while waiting:
         path, value = waiting.pop()
@@ -52,12 +52,12 @@ def _large_numbers(data: Any) -> Iterator[tuple[tuple[str, ...], int]]:
 
 
 def _digits(value: int) -> int:
-    """About how many decimal digits a whole number has, which Python does not print where they are very many."""
+    """About how many digits a whole number has that is too large for Python to print."""
     return math.ceil(value.bit_length() * math.log10(2))
 
 
 def _named(kind: type[BaseModel], path: tuple[str, ...]) -> str:
-    """A field as a sentence names it, with its options."""
+    """The name of a field in a sentence, with its options."""
     field = ".".join(path) or "the configuration"
     setting = setting_at(kind, path)
     options = "" if setting is None else setting.named()
@@ -65,7 +65,7 @@ def _named(kind: type[BaseModel], path: tuple[str, ...]) -> str:
 
 
 def _sentence(kind: type[BaseModel], problem: Any) -> str:
-    # A value that may have several types is named with each type that it is not.
+    # pydantic names a value of several types with each type that it is not.
     field = _named(kind, tuple(str(part) for part in problem["loc"] if part not in ("float", "dict[str,any]")))
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
@@ -74,7 +74,7 @@ def _sentence(kind: type[BaseModel], problem: Any) -> str:
         return f"{field}: {message}"
     try:
         value = repr(problem["input"])
-    except RecursionError:  # Thousands of tables in one another, which TOML writes as one dotted key.
+    except RecursionError:  # A dotted key of TOML may nest thousands of tables.
         value = "tables nested too deeply to be shown"
     value = value if len(value) <= _LONGEST_ECHO else f"{value[:_LONGEST_ECHO]}…"
     return f"{field} = {value}: {message[0].lower()}{message[1:]}"

@@ -1,4 +1,4 @@
-"""What `tempscale tune` is asked to do: strict. Imports neither torch nor ray nor mteb."""
+"""The settings of `tempscale tune`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask, Tasks, canonical_recipes
 from tempscale_jobs.config.given import read_temperature
 from tempscale_jobs.config.option import Option, ReadBy
-from tempscale_jobs.config.sections import CachedExecution, Corpus, Intervals, Models, Precision, RunFolder, Seed
+from tempscale_jobs.config.sections import CachedExecution, Corpus, CutModels, Intervals, Precision, RunFolder, Seed
 
 SAMPLE = 1000
-"""Texts of the corpus that a choice without labels uses, unless `sample` or `limit` is given."""
+"""Texts of the corpus for a choice without labels, unless `sample` or `limit` is given."""
 
 
 CORRECTIONS = ["length", "centre", "centre(unit)", "centre_by_length", "remove_top(1)", "whiten(0.5)", "csls(10, 0.5)"]
@@ -24,7 +24,7 @@ CORRECTIONS = ["length", "centre", "centre(unit)", "centre_by_length", "remove_t
 
 
 def default_candidates(window: int) -> list[float | dict[str, Any]]:
-    """The candidates unless they are given; the steps by length are at a quarter and half of a window below 512 tokens."""
+    """The default candidates; steps by length are at a quarter and half of a window, at most at 128 and 256 tokens."""
     quarter, half = (min(edge, max(edge // 32, window // share)) for edge, share in ((128, 4), (256, 2)))
     steps = ((quarter, 0.9), (quarter, 0.8), (half, 0.8))
     constants = [1.0, 0.95, 0.9, 0.8, 0.7, 0.5]
@@ -33,23 +33,19 @@ def default_candidates(window: int) -> list[float | dict[str, Any]]:
 
 
 def read_candidates(taus: list[float] | None, files: list[Path] | None) -> list[Any]:
-    """The candidates that --tau and --temperature give: schedules alone are compared with τ = 1."""
+    """The candidates of --tau and --temperature; schedules alone are compared with τ = 1."""
     schedules = [read_temperature(str(file)) for file in files or []]
     return [*(taus or ([1.0] if schedules else [])), *schedules]
 
 
 def read_corrections(recipes: list[str]) -> list[str]:
-    """The corrections that --correction gives; «none» alone is no correction."""
+    """The corrections of --correction; «none» alone is no correction."""
     return [] if recipes == ["none"] else recipes
 
 
-class TunedModel(Models):
-    """Which model; texts are cut at the window."""
+class TunedModel(CutModels):
+    """The model and the candidates; texts are cut at the window."""
 
-    long: ClassVar[str] = "truncate"
-    compiled: ClassVar[bool] = False
-    packed: ClassVar[bool] = False
-    token_budget: ClassVar[int | None] = None
     models: Annotated[
         list[str],
         Option("--model", "Model and temperature", "M", kind=str),
@@ -72,16 +68,16 @@ class TunedModel(Models):
     ] = Field(
         default_candidates(512),
         min_length=2,
-        description="The candidates, of which the first is the one to leave it at: constants, and schedules by length. In a "
+        description="The candidates: constants, and schedules by length; the first stays unless another is better. In a "
         "window below 512 tokens the default schedules begin at a quarter and half of it.",
     )  # fmt: skip
     precision: Precision = Field(
-        "float32", description="What the model computes in; auto takes bfloat16 where every worker's processor has it."
+        "float32", description="Precision of the model; auto takes bfloat16 if every worker's processor has it."
     )
 
 
 class Choosing(Intervals):
-    """How a temperature is chosen."""
+    """The options of the choice."""
 
     corrections: Annotated[
         list[str], Option("--correction", "Model and temperature", "RECIPE", kind=list[str]), ReadBy(read_corrections)
@@ -93,17 +89,20 @@ class Choosing(Intervals):
     )
     _canonical = field_validator("corrections")(canonical_recipes)
     layers: Annotated[bool, Option("--layers/--no-layers", "Model and temperature")] = Field(
-        True, description="Whether one τ for each layer, searched for by gradient, is a candidate too."
+        True, description="Try also one τ for each layer, found by gradient."
     )
-    layer_texts: int = Field(48, ge=8, le=2000, description="Long texts that this search looks at.")
+    layer_texts: int = Field(48, ge=8, le=2000, description="Long texts for this search.")
     layer_tokens: int = Field(256, ge=64, description="Tokens of their long prefix; the short one is 32.")
     layer_steps: int = Field(10, ge=1, le=1000, description="Steps of the search.")
     held_out: float = Field(
-        0.5, gt=0, lt=1, description="With labels: share of queries, texts or pairs that the choice is reported on, unseen."
+        0.5,
+        gt=0,
+        lt=1,
+        description="With labels: share of queries, texts or pairs that do not choose but confirm the choice.",
     )
     probe_sample: int = Field(100, ge=30, description="Without labels: texts of the prefix probe.")
     neighbours: int = Field(
-        10, ge=1, le=1000, description="Without labels: nearest texts, for exposure and what short texts keep."
+        10, ge=1, le=1000, description="Without labels: nearest texts of each text, for exposure and keep_neighbours."
     )
     keep_neighbours: float = Field(
         0.9,
@@ -130,13 +129,13 @@ class TuneConfig(Command):
     seed: Seed = 0
     corpus: Corpus | None = Field(
         None,
-        description=f"Texts without labels, to choose by what collapses; {SAMPLE:,} of them "
+        description=f"Texts without labels, to choose by their collapse; {SAMPLE:,} of them "
         "unless sample or limit says otherwise.",
     )
     tasks: Tasks = Field(
         [],
-        description="MTEB tasks and benchmarks by name, and tasks of your own, as for tempscale evaluate: the choice is "
-        "made by their scores. Without one it is made by what collapses in the corpus.",
+        description="MTEB tasks and benchmarks by name, and your own tasks, as for tempscale evaluate: the choice is made "
+        "by their scores. Without tasks it is made by the collapse in the corpus.",
     )
     embedding: TunedModel = Field(
         default_factory=lambda: TunedModel.model_validate({}), description="The model and the candidates."
@@ -151,7 +150,7 @@ class TuneConfig(Command):
         if self.tasks and self.corpus is not None:
             raise ValueError("tasks choose by scores and a corpus by what collapses; give one of them")
         if self.corpus is not None and self.corpus.embedding_column is not None:
-            raise ValueError("embeddings of your own have no temperature to choose; leave out embedding_column")
+            raise ValueError("your own embeddings have no temperature to choose; leave out embedding_column")
         clustering = [task.name for task in self.tasks if isinstance(task, OwnTask) and task.type == "clustering"]
         if clustering:
             raise ValueError(
@@ -171,7 +170,7 @@ class TuneConfig(Command):
         return corpus
 
     def evaluation(self, candidates: list[Temperature]) -> EvaluateConfig:
-        """How the candidates are scored."""
+        """The configuration that scores the candidates."""
         return EvaluateConfig.model_validate(self._shared(candidates) | {
             "execution": self.execution.model_dump(exclude={"cache"}),
             "tasks": [task if isinstance(task, str) else task.model_dump(exclude_unset=True) for task in self.tasks],
@@ -180,7 +179,7 @@ class TuneConfig(Command):
         })  # fmt: skip
 
     def audit(self, candidates: list[Temperature]) -> AuditConfig:
-        """How the collapse under the candidates is measured."""
+        """The configuration that measures the collapse under the candidates."""
         choosing = self.choosing
         return AuditConfig.model_validate(self._shared(candidates) | {
             "execution": self.execution.model_dump(),
@@ -193,7 +192,7 @@ class TuneConfig(Command):
         })  # fmt: skip
 
     def fitting(self, window: int) -> TuneConfig:
-        """The same with the default candidates for a model's window; candidates that were given stay."""
+        """The same with the default candidates for a model's window, unless candidates were given."""
         if "temperatures" in self.embedding.model_fields_set:
             return self
         embedding = self.embedding.model_copy(update={"temperatures": default_candidates(window)})

@@ -1,6 +1,7 @@
-"""What concerns all units of a source: rows whose ids an earlier unit has, and which rows a sample takes.
+"""Compare all units of a source: find rows whose ids an earlier unit has, and draw a sample.
 
-Ids are compared by partitions of their digests, so that a task holds those of one partition only.
+Ids are compared by partitions of their digests, so that a task has those of one partition only. Ids inside one unit are
+distinct already.
 """
 
 from __future__ import annotations
@@ -19,14 +20,11 @@ from tempscale_jobs.runs.storage import Storage
 _DRAWN = pa.schema([("key", pa.uint64()), ("digest", pa.binary(ID_BYTES)), ("row", pa.int32()), ("unit", pa.int32())])
 _BY_PLACE = [("digest", "ascending"), ("unit", "ascending"), ("row", "ascending")]
 PARTITION_IDS = 2_000_000
-"""Ids of a partition, about: 50 MB while they are compared."""
+"""About so many ids make a partition: 50 MB while they are compared."""
 
 
 def repeated(storage: Storage, units: Sequence[int], share: tuple[int, int], name: str) -> dict[int, int]:
-    """Write the usable rows whose ids an earlier unit has, in one partition of the ids. Ids inside one unit are distinct.
-
-    `share` is (k, n): partition k of n. Returns the number of such rows by unit.
-    """
+    """Write the usable rows of partition k of n (`share`) whose ids an earlier unit has; return their number by unit."""
     partition = _equal(storage, units, share)
     repeated_rows = partition.table.filter(pa.array((partition.before > 0) & ~partition.of_content))
     if repeated_rows.num_rows:
@@ -36,17 +34,14 @@ def repeated(storage: Storage, units: Sequence[int], share: tuple[int, int], nam
 
 
 class Draw(NamedTuple):
-    """How a sample is drawn."""
+    """The size and the seed of a sample."""
 
     size: int
     seed: int
 
 
 def copies(storage: Storage, units: Sequence[int], draw: Draw, share: tuple[int, int], name: str) -> None:
-    """Write, for one partition, the rows without ids that a sample may take though an earlier row has their content.
-
-    They are those of smallest keyed hash, at most as many as the sample has.
-    """
+    """Write one partition's rows without ids whose content an earlier row has: the `draw.size` of smallest keyed hash."""
     partition = _equal(storage, units, share)
     copy_rows = np.flatnonzero((partition.before > 0) & partition.of_content)
     table = partition.table.take(pa.array(copy_rows))
@@ -63,9 +58,9 @@ class _Equal(NamedTuple):
     table: pa.Table
     """Digest, unit and row, sorted by all three."""
     before: np.ndarray
-    """How many rows before have the same digest."""
+    """The number of earlier rows with the same digest."""
     of_content: np.ndarray
-    """Whether the digest is of a content, for want of an id."""
+    """Whether the digest is of the content, because the row has no id."""
 
 
 def _equal(storage: Storage, units: Sequence[int], share: tuple[int, int]) -> _Equal:
@@ -85,7 +80,7 @@ def _equal(storage: Storage, units: Sequence[int], share: tuple[int, int]) -> _E
 
 
 def _first_of_equal(table: pa.Table) -> np.ndarray:
-    """Whether each row is the first of those with its key and digest, which are neighbours."""
+    """Whether each row is the first of consecutive rows with the same key and digest."""
     keys, digests = table.column("key").to_numpy(), digests_of(table)
     is_first = np.ones(len(keys), dtype=bool)
     is_first[1:] = (keys[1:] != keys[:-1]) | (digests[1:] != digests[:-1]).any(1)
@@ -93,7 +88,7 @@ def _first_of_equal(table: pa.Table) -> np.ndarray:
 
 
 def _range(number: int, count: int) -> tuple[bytes | None, bytes | None]:
-    """The first digest of one of `count` equal ranges, and the first one after it; None after the last range."""
+    """The first digest of one of `count` equal ranges and of the next range; None after the last."""
     low, end = ((k << 64) // count for k in (number, number + 1))
     first, after = (value.to_bytes(8, "big").ljust(ID_BYTES, b"\0") if value < 1 << 64 else None for value in (low, end))
     return first, after
@@ -128,11 +123,7 @@ def rows_by_unit(storage: Storage, names: Sequence[str]) -> dict[int, np.ndarray
 def sampled(
     storage: Storage, units: Sequence[int], size: int, other: tuple[Sequence[str], Sequence[str]], name: str
 ) -> dict[int, int]:  # fmt: skip
-    """Write the rows of smallest keyed hash of all units, `size` of them.
-
-    `other` are the tables of the repeated rows, which are left out, and those of `copies`. Returns the number of drawn rows
-    by unit. Rows of equal hash are taken by their digest.
-    """
+    """Write the sample; return its rows by unit; `other` is (tables of repeated rows to leave out, tables of `copies`)."""
     repeated_tables, copy_tables = other
     drawn = pa.concat_tables(
         [_DRAWN.empty_table(), *(storage.read_table(file).select(_DRAWN.names) for file in copy_tables)]
@@ -143,7 +134,7 @@ def sampled(
         rows = rows.filter(pa.array(~np.isin(rows.column("row").to_numpy(), repeated_rows.get(unit, nothing))))
         merged = pa.concat_tables([drawn, rows.append_column("unit", pa.array(np.full(rows.num_rows, unit), pa.int32()))])
         merged = merged.sort_by([("key", "ascending"), *_BY_PLACE])
-        # Of equal contents in several units the first is meant; the others are among the copies, under other keys.
+        # Of equal contents in several units this is the first; the others are in the tables of `copies`, with other keys.
         drawn = merged.filter(pa.array(_first_of_equal(merged))).slice(0, size).combine_chunks()
     places = drawn.select(["unit", "row"]).sort_by([("unit", "ascending"), ("row", "ascending")])
     storage.write_table(name, places)

@@ -1,4 +1,4 @@
-"""Which files of a folder or glob are data: not the hidden ones, each once, and none of a table that keeps replaced rows."""
+"""Find the data files of a folder or glob: no hidden file, no file twice, and no table that keeps replaced rows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tempscale_jobs.urls import masked
 
 _MAGIC = re.compile(r"[*?\[]")
 _LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
-"""Folders that only a table of such a kind has."""
+"""Folders by which a table of each kind is recognised."""
 _ICEBERG = re.compile(r"(v\d+|\d{5}-.+)\.metadata\.json(\.gz)?")
-"""The names of the files that describe an Iceberg table."""
+"""Names of the files that describe an Iceberg table."""
 _LEVELS_ABOVE, _FOLDERS_ASKED = 8, 64
-"""So many folders above the data are looked at for tables, and so many in all where each look is a request."""
+"""So many folders above the data are checked for tables, and so many in all where each check is a request."""
 _SAVED, _SPLITS = {"dataset_info.json", "state.json"}, "dataset_dict.json"
-"""What `save_to_disk` of the library `datasets` writes next to the data of one split, and next to the folders of several."""
+"""Files that `save_to_disk` of the library `datasets` writes: with the data of one split, and above several splits."""
 
 
 class Entry(NamedTuple):
@@ -41,26 +41,22 @@ class Entry(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What a folder or glob has."""
+    """The content of a folder or glob."""
 
     files: list[str]
     """Its data, in order."""
     hidden: list[str]
     """Hidden names that were left out: files of known kinds, and folders."""
     again: list[str]
-    """Files that were left out because links lead to files that are data already."""
+    """Links that were left out because their files are data already."""
     folders: bool
-    """Whether folders are in it."""
+    """Whether it has folders."""
     root: str
-    """The folder that holds all of it."""
+    """The folder with all of its files."""
 
 
 def of_folder(fs: Any, root: str) -> Listing:
-    """The files of known kinds below a folder.
-
-    Raises:
-        UsageError: some files there are replaced rows of a table, or the folder has several data sets.
-    """
+    """The files of known kinds below a folder; a UsageError if they are a table with replaced rows or several data sets."""
     root = root.rstrip("/") or "/"
     local = isinstance(fs, LocalFileSystem)
     paths = [] if local else fs.find(root)
@@ -79,7 +75,7 @@ def of_folder(fs: Any, root: str) -> Listing:
 
 
 def of_glob(fs: Any, pattern: str) -> Listing:
-    """The files that match a pattern, whose first folders may have names with brackets."""
+    """The files that match a pattern; names of existing folders in it may have brackets."""
     root, parts = _literal(fs, pattern)
     if isinstance(fs, LocalFileSystem) and fs.isdir(root):
         depth = None if "**" in parts else len(parts)
@@ -95,7 +91,7 @@ def of_glob(fs: Any, pattern: str) -> Listing:
 
 
 def is_below(file: str, folders: Iterable[str | os.PathLike[str]]) -> bool:
-    """Whether a file of this machine is below one of some folders, wherever its links lead."""
+    """Whether a file of this machine is below one of some folders, after links are followed."""
     real = Path(os.path.realpath(file))
     return any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
 
@@ -126,7 +122,7 @@ def _listing(root: str, entries: Iterable[Entry], is_data: Callable[[str], bool]
             folders = folders or entry.what == "folder"
             files += [entry] if entry.what == "file" else []
     path_by_real = dict[str, str]()
-    # A file's own path before links to it, whatever their names.
+    # Prefer the path of a file to links to it.
     for path, _, real in sorted(files, key=lambda entry: (entry.path != entry.real, entry.path)):
         if path_by_real.setdefault(real, path) != path:
             again.append(path)
@@ -134,14 +130,12 @@ def _listing(root: str, entries: Iterable[Entry], is_data: Callable[[str], bool]
 
 
 def _local(root: str, depth: int | None, parts: Sequence[str]) -> Iterator[Entry]:
-    """The names below a folder of this machine, so many folders deep; links are followed.
-
-    Without a pattern no folder is entered twice. A pattern may match only one of a folder's paths: with one, no folder is
-    entered from itself.
-    """
+    """The names below a folder of this machine, at most `depth` folders deep; links are followed."""
+    # Without a pattern no folder is entered twice. A pattern may match only one of a folder's paths: with one, no folder is
+    # entered from itself.
     start: tuple[str, tuple[str, ...]] = (root, ())
     folders, links, entered = deque([start]), deque[tuple[str, tuple[str, ...]]](), set[str]()
-    while folders or links:  # A folder's own path before links to it.
+    while folders or links:  # Prefer the path of a folder to links to it.
         folder, above = (folders or links).popleft()
         real = os.path.realpath(folder)
         if real in (above if parts else entered):
@@ -165,7 +159,7 @@ def _local(root: str, depth: int | None, parts: Sequence[str]) -> Iterator[Entry
 
 
 def _visible(root: str, paths: Iterable[tuple[str, str]], parts: Sequence[str]) -> Iterator[Entry]:
-    """Paths of a file system without links; of what is below a hidden name, only that name."""
+    """Entries of a file system without links; a hidden folder is one entry, whatever is in it."""
     hidden, begin = dict[str, None](), len(root.rstrip("/")) + 1
     for path, what in paths:
         names = path[begin:].split("/")
@@ -178,10 +172,8 @@ def _visible(root: str, paths: Iterable[tuple[str, str]], parts: Sequence[str]) 
 
 
 def _is_hidden(name: str, parts: Sequence[str]) -> bool:
-    """Whether a name below a folder marks what is no data, unless a part of a pattern asks for such names.
-
-    Programs keep copies, unfinished files and logs under them. `_year=2026` is a partition of Spark.
-    """
+    """Whether a name below a folder marks what is no data, unless a part of a pattern asks for such names."""
+    # Programs keep copies, unfinished files and logs under such names. `_year=2026` is a partition of Spark.
     if name == "lost+found":  # At the root of a volume, where only root may read it.
         return name not in parts
     if not (name.startswith(".") or (name.startswith("_") and "=" not in name)):
@@ -190,10 +182,7 @@ def _is_hidden(name: str, parts: Sequence[str]) -> bool:
 
 
 def _check_no_table(fs: Any, listing: Listing, tables: Mapping[str, str] | None = None) -> None:
-    """Raise if files belong to a table that keeps replaced rows: the table is one of their folders, or one above.
-
-    `tables` are those below the listing's folder, where they are known.
-    """
+    """Raise if files belong to a table that keeps replaced rows; `tables` are the known ones below the listing's folder."""
     if "http" in fs.protocol:  # A server may answer for folders that it has not.
         return
     local, root = isinstance(fs, LocalFileSystem), listing.root.rstrip("/")
@@ -213,14 +202,14 @@ def _check_no_table(fs: Any, listing: Listing, tables: Mapping[str, str] | None 
         kind = None
         if tables is not None and folder.startswith(f"{root}/"):
             kind = tables.get(folder)
-        elif local or ("=" not in folder.rpartition("/")[2] and asked < _FOLDERS_ASKED):  # Parts of tables are no tables.
+        elif local or ("=" not in folder.rpartition("/")[2] and asked < _FOLDERS_ASKED):  # KEY=VALUE is part of a table.
             kind, asked = _kind_of_table(fs, folder, holds_data[folder]), asked + 1
         if kind is not None:
             raise _is_table(folder, kind)
 
 
 def _kind_of_table(fs: Any, folder: str, holds_data: bool) -> str | None:
-    """The kind of table that a folder is; None if it is none or closed to the user, as folders above the data may be."""
+    """The kind of table that a folder is; None if it is none, or if the user may not read it."""
     try:
         for name, kind in _LOGS.items():
             if fs.isdir(f"{folder}/{name}"):
@@ -232,7 +221,7 @@ def _kind_of_table(fs: Any, folder: str, holds_data: bool) -> str | None:
 
 
 def _tables(paths: Iterable[str]) -> dict[str, str]:
-    """The folders that are tables with their kinds, by the paths of all files."""
+    """The kind of each folder that is a table, from the paths of all files."""
     kinds = dict[str, str]()
     for path in paths:
         *folders, name = path.split("/")
@@ -245,13 +234,13 @@ def _tables(paths: Iterable[str]) -> dict[str, str]:
 def _is_table(folder: str, kind: str) -> UsageError:
     mend = "give that folder itself" if kind == "Delta" else "write its current rows as Parquet files, and give these"
     return UsageError(
-        f"'{masked(folder)}' is {'an' if kind == 'Iceberg' else 'a'} {kind} table, some of whose files hold rows that were "
-        f"replaced; {mend}"
+        f"'{masked(folder)}' is {'an' if kind == 'Iceberg' else 'a'} {kind} table, whose files may contain replaced "
+        f"rows; {mend}"
     )
 
 
 def _check_saved(fs: Any, root: str, files: Sequence[str], names: set[str]) -> None:
-    """Raise if the files that `state.json` lists are not all in its folder, which its writer may not have read."""
+    """Raise unless all files that `state.json` lists are in its folder: its writer may not choose other files."""
     for name in files:
         path = f"{root}/{name}"
         if "/" in name or name not in names or (isinstance(fs, LocalFileSystem) and not is_below(path, roots(root))):

@@ -1,7 +1,7 @@
-"""Data sets of the hub, and folders in their format, read through the library `datasets`: only files below the data set.
+"""Read data sets of the hub, and folders in their format, through the library `datasets`.
 
-A data set's README may name data files anywhere: absolute paths, addresses, other data sets. Whoever writes it must not
-decide which files of this machine are read, or which addresses are asked, so such a data set is refused before that.
+A data set's README may name data files anywhere: absolute paths, addresses, other data sets. Its author must not decide
+which files of this machine are read or which addresses are opened, so such a data set is refused first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORMATS = frozenset({
     "arrow", "audiofolder", "conll", "csv", "imagefolder", "json", "parquet", "pdffolder", "text", "videofolder",
     "webdataset", "xml",
 })  # fmt: skip
-"""The formats whose files do not lead to further files: those of HDF5 and Lance may, wherever these are."""
+"""The formats whose files name no other files; HDF5 and Lance may name files anywhere."""
 
 
 def is_dataset(source: str) -> bool:
@@ -49,7 +49,7 @@ def shards(source: str) -> int:
 
 
 def records(source: str, columns: Columns, shard: int | None = None) -> Iterator[Record]:
-    """The rows of a data set, or of one of its shards, whose rows are numbered anew."""
+    """The rows of a data set, or of one of its shards, numbered from 0."""
     name = source.removeprefix("hf:")
     with _loadable(source):
         stream, place = _stream(source), name
@@ -71,7 +71,7 @@ def _parts(source: str) -> tuple[str, str | None, str]:
 
 @cache
 def _revision(name: str) -> str:
-    """The commit that `main` of a data set is at, asked once, so that a session records the one that it reads."""
+    """The commit of `main` of a data set; cached, so that a session records the commit that it reads."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -82,7 +82,7 @@ def _revision(name: str) -> str:
 
 
 def _stream(source: str) -> Any:
-    """The rows of a data set, once all its files are known to be below it."""
+    """The rows of a data set; raises a UsageError unless all its files are below it."""
     import datasets
     from datasets.features.features import require_decoding
 
@@ -95,12 +95,12 @@ def _stream(source: str) -> Any:
     builder = datasets.load_dataset_builder(name, config, revision=revision)
     _check_files(name, builder, None if folder is None else folders.roots(folder), f"hf://datasets/{name}@{revision}/")
     stream: Any = builder.as_streaming_dataset(split=split)
-    # The path in a cell of an image or a sound may be any file or address, which decoding would open.
+    # A cell of images or sounds may name any file or address, which decoding would open.
     return stream.decode(False) if stream.features and require_decoding(stream.features) else stream
 
 
 def _cards_of_folder(name: str, folder: Path) -> list[Path]:
-    """The files that describe a folder of data, none of whose entries leads out of it."""
+    """The files that describe a folder of data; raises a UsageError if an entry leads out of the folder."""
     roots = folders.roots(folder)
     for parent, subfolders, files in os.walk(folder):
         subfolders[:] = [entry for entry in subfolders if not entry.startswith(".")]
@@ -132,7 +132,7 @@ def _check_card(name: str, card: Path) -> None:
     configs = data.get("configs") if isinstance(data, dict) else None
     for config in configs if isinstance(configs, list) else []:
         for pattern in _strings([config.get("data_files"), config.get("data_dir")] if isinstance(config, dict) else []):
-            # Exactly what `datasets` takes for an address has a scheme.
+            # `datasets` takes exactly the names with a scheme for addresses.
             if urlparse(pattern).scheme or "::" in pattern or os.path.isabs(pattern) or ".." in pattern.split("/"):
                 raise UsageError(
                     f"dataset 'hf:{name}': its {card.name} names the data files '{pattern}', which are not below the data "
@@ -149,7 +149,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _check_files(name: str, builder: Any, roots: list[Path] | None, address: str) -> None:
-    """Raise a UsageError unless all data files that `datasets` found are below the data set, and of a known format."""
+    """Raise a UsageError unless all data files are below the data set and of a known format."""
     files = [file for split_files in (builder.config.data_files or {}).values() for file in split_files]
     if not files:
         raise UsageError(f"dataset 'hf:{name}' has no data file of its own; give a data set with files")
@@ -161,7 +161,7 @@ def _check_files(name: str, builder: Any, roots: list[Path] | None, address: str
     form = type(builder).__module__.rpartition(".")[2]
     if form not in _FORMATS:
         raise UsageError(
-            f"dataset 'hf:{name}' has files of the format {form}, which may lead to other files; give its files as Parquet, "
+            f"dataset 'hf:{name}' has files of the format {form}, which may name other files; give its files as Parquet, "
             "JSON, CSV or text"
         )
 

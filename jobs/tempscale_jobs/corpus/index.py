@@ -1,4 +1,4 @@
-"""What a run keeps of a source that it has read: shards/index.json, written last."""
+"""The index of a source that a run has read: shards/index.json, written last."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tempscale_jobs.runs.storage import Storage
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of texts below shards/: the unit of work and of resuming of the model."""
+    """A file of texts below shards/, which one task embeds."""
 
     name: str
     texts: int
     characters: int = 0
-    """All of its texts together: what embedding them costs, about."""
+    """The sum over its texts, about the cost of embedding them."""
 
 
 @dataclass(frozen=True)
 class SourceIndex:
-    """The part of shards/index.json that every kind of source has; a subclass adds its counts and, last, its shards."""
+    """The fields of shards/index.json for every kind of source; a subclass adds its counts and, last, its shards."""
 
     unit: ClassVar[type]
     """The class of an entry of `shards`."""
     source: str
     source_state: dict[str, Any]
-    """Sizes and times, or a version, which change when the source changes."""
+    """Sizes and times, or a version: they change when the source changes."""
     fingerprint: str
     """Digest of the ids and contents of the analysed rows."""
     read: int
@@ -37,13 +37,7 @@ class SourceIndex:
 
     @classmethod
     def earlier(cls, storage: Storage, section: Source, run_folder: str, folder: str = "shards") -> Self | None:
-        """The index of an earlier session that read all of the source; otherwise None.
-
-        The leftovers of a session that neither read the source nor planned its reading are removed.
-
-        Raises:
-            UsageError: the source changed since then.
-        """
+        """The index of an earlier session that read all of the source, else None; a UsageError if the source changed."""
         if not storage.exists(SHARDED):
             for leftover in () if storage.exists(PLANNED) else (folder, "shards", "rejected"):
                 storage.remove(leftover)
@@ -54,7 +48,7 @@ class SourceIndex:
         return index
 
     def kept(self, storage: Storage) -> Self:
-        """This index, written: a resumed run does not read the source again."""
+        """Write and return this index, so that a resumed run does not read the source again."""
         storage.write_json(SHARDED, asdict(self))
         if not storage.exists(PLANNED):  # If the index is damaged, the source can be read again: its state is known.
             storage.write_json(PLANNED, {"source_state": self.source_state, "units": 1})
@@ -67,11 +61,11 @@ class SourceIndex:
 
 @dataclass(frozen=True)
 class Index(SourceIndex):
-    """The result of reading a corpus: shards/index.json. Embeddings of your own have no shards."""
+    """The index of a corpus; of a user's embeddings it has no shards."""
 
     unit: ClassVar[type] = Shard
     usable: int
-    """Rows that can be analysed; perhaps only a sample of them is."""
+    """Rows that can be analysed, of which perhaps only a sample is."""
     analysed: int
     rejected_reasons: dict[str, int]
     shards: tuple[Shard, ...]

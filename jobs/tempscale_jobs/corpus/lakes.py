@@ -50,7 +50,7 @@ def kind(source: str) -> str | None:
 
 
 def state(source: str) -> dict[str, Any]:
-    """The number of the table's current version, and a digest of the names of its files, which no other table has."""
+    """The number of the table's current version, and a digest of its files' names, which are unique to it."""
     table = _open(source)
     with _read_to_its_end(_name(source)):
         names = "\n".join(sorted(_files_of(table, source)))
@@ -59,7 +59,7 @@ def state(source: str) -> dict[str, Any]:
 
 
 def records(source: str, columns: Columns) -> Iterator[Record]:
-    """All rows in the table's order; the table's name and a number name each row."""
+    """All rows in the table's order, each named by the table's name and a number."""
     table_kind, name = kind(source), _name(source)
     data, column_names = _columns_of(_checked(source), source, columns)
     with _read_to_its_end(name):
@@ -70,11 +70,7 @@ def records(source: str, columns: Columns) -> Iterator[Record]:
 
 
 def fragments(source: str, columns: Columns) -> list[tuple[str, int, int, int, int]]:
-    """What a table's rows are read from, in its order: a Lance table's fragments, a Delta table's files.
-
-    Each is (version, and the file of a Delta table; first row in the Lance table or in the file; that row's number in the
-    table; rows; bytes).
-    """
+    """The parts of a table in order: (version, for Delta with the file; first row; its number in the table; rows; bytes)."""
     table, name = _checked(source), _name(source)
     version = _version(table, source)
     data, column_names = _columns_of(table, source, columns)
@@ -85,7 +81,8 @@ def fragments(source: str, columns: Columns) -> list[tuple[str, int, int, int, i
             if kind(source) == "lance":
                 parts.append((str(version), first, first, rows, 0))
             else:
-                parts.append((f"{version} {fragment.path}", 0, first, rows, _bytes(fragment, column_names)))
+                size = sum(group_bytes for _, _, group_bytes in sizes_of(fragment.metadata, column_names))
+                parts.append((f"{version} {fragment.path}", 0, first, rows, size))
             first += rows
     return parts
 
@@ -106,13 +103,8 @@ def rows_of(source: str, at: str, columns: Columns, span: Span) -> Iterator[Reco
 
 
 def _batches(fragment: Any, data: Any, column_names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a Delta table's file, with the columns that its folder's name gives."""
+    """The rows of a Delta table's file, with the columns in its folder's name."""
     yield from fragment.to_batches(columns=column_names, schema=data.schema)
-
-
-def _bytes(fragment: Any, column_names: list[str]) -> int:
-    """The bytes in memory of these columns of a Delta table's file, from its footer."""
-    return sum(size for _, _, size in sizes_of(fragment.metadata, column_names))
 
 
 def _columns_of(table: Any, source: str, columns: Columns) -> tuple[Any, list[str]]:
@@ -174,7 +166,7 @@ def _files_of(table: Any, source: str) -> list[str]:
 
 
 def _files_of_lance(table: Any) -> list[str]:
-    """The files of a Lance table, by their paths from it; those of another folder by its name."""
+    """The files of a Lance table, by their paths below it or, in another folder, with that folder's path."""
     bases = {number: str(base.path) for number, base in table.base_paths().items()}
     return [
         f"data/{file.path}" if file.base_id is None else f"{bases.get(file.base_id, '..')}/{file.path}"
@@ -189,7 +181,7 @@ def _files_of_delta(table: Any) -> list[str]:
 
 
 def _check_below(table: str, files: list[str]) -> None:
-    """Raise a UsageError if a table names a file that is not below its folder, which its writer must not have read."""
+    """Raise a UsageError if a table names a file that is not below its folder: its writer may not choose other files."""
     local = "://" not in table
     for file in files:
         below = not (os.path.isabs(file) or "://" in file or ".." in file.split("/"))
@@ -203,7 +195,7 @@ def _check_below(table: str, files: list[str]) -> None:
 
 
 def _readable(error: BaseException, what: str, mend: str = "", path: str = "") -> BaseException:
-    """Turn a library's error into a UsageError; each library has its own errors, and a Rust panic is not an Exception."""
+    """Turn a library's error into a UsageError; libraries have many types of errors, and a Rust panic is no Exception."""
     if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, UsageError)):
         return error
     why = reason(error, path).replace(masked(path), os.path.basename(masked(path).rstrip("/"))) if path else reason(error)

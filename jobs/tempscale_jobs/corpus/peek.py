@@ -13,12 +13,7 @@ _ROWS = 100
 
 
 def first_items(contents: Contents, run_folder: str) -> list[Any]:
-    """The usable rows among the first 100; none of a source that can be read only once, which is left alone.
-
-    Raises:
-        UsageError: there is no such source, its first file cannot be read, a column is missing, or these are all of its
-            rows and none is usable.
-    """
+    """The usable rows among the first 100, none of a pipe; a UsageError if a column is missing or no row is usable."""
     corpus, counts = contents.corpus, Counts()
     if not sources.is_read_again(corpus, run_folder):
         return []

@@ -1,4 +1,4 @@
-"""What `--plan` looks at of a corpus: all of a source of one unit, a few units of a larger one; nothing is written."""
+"""Read a sample of a corpus for `--plan`, from all of a source of one unit or a few units; nothing is written."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from tempscale_jobs.corpus.rows import Counts, sampled
 from tempscale_jobs.corpus.units import Unit
 
 _UNITS = 4
-"""Units that are looked at: half a million short texts, or 128 MB."""
+"""Units that are read: half a million short texts, or 128 MB."""
 
 
 class Preview(NamedTuple):
-    """What was seen of a corpus."""
+    """A look at a corpus."""
 
     items: list[Any]
     """A seeded sample of the usable rows, in the corpus's order."""
     usable: int
-    """Usable rows: exact for a source of one unit; of a larger one those of a few units, in proportion to their bytes."""
+    """Usable rows: exact for a source of one unit, else extrapolated from a few units by their bytes."""
     left_out: str = ""
-    """What else its folder has, as the end of a sentence."""
+    """Files of its folder that are no data, as the end of a sentence."""
 
 
 def preview(contents: Contents, size: int, seed: int, run_folder: str) -> Preview:
-    """Look at a sample of `size` usable rows."""
+    """Read a sample of `size` usable rows."""
     corpus = contents.corpus
     planned = units.plan(corpus, contents.columns, corpus, run_folder)
     if len(planned) == 1:
@@ -56,5 +56,5 @@ def preview(contents: Contents, size: int, seed: int, run_folder: str) -> Previe
 
 
 def _without_numbers(unit: Unit) -> Unit:
-    """The unit with lines that are not counted, because nobody asks for their places."""
+    """The unit without line numbers, which would have to be counted and which a preview does not show."""
     return replace(unit, pieces=tuple(piece._replace(row=piece.row or 0) for piece in unit.pieces))

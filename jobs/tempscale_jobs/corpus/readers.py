@@ -33,28 +33,28 @@ UNREADABLE = (pa.ArrowException, EOFError, OSError, zlib.error, lzma.LZMAError, 
 """The errors that a damaged file raises; they depend on its format and compression."""
 
 _LEFT_OUT = b"tempscale: too long"
-"""The metadata of a batch that stands for rows whose cells are too long."""
+"""The metadata of a batch that replaces rows whose cells are too long."""
 _NO_OBJECT = (OverflowError, ValueError, KeyError)
 """The errors of converting a cell to Python: a date after the year 9999, an unknown time zone, bad UTF-8 in a struct."""
 _RECORDS_AHEAD = 1000
 _BATCH_ROWS = 4096
 _COLUMNS_NAMED = 20
 LONGEST_VALUE = 64 * 2**20
-"""Bytes of the longest line, field or cell that is read: a megabyte that was compressed may be gigabytes."""
+"""Bytes of the longest line, field or cell that is read: a compressed megabyte may be gigabytes."""
 _TOO_LONG = f"longer than {LONGEST_VALUE >> 20} MiB"
 BLOCK_BYTES, _BATCH_BYTES = 2**20, 128 * 2**20
 LARGE_DICTIONARY, SMALL_COLUMN = 4 * 2**20, 2**16
-"""A column whose values lie in a larger dictionary is read as numbers in it: as a value for each row it may fit nowhere."""
+"""A column with a larger dictionary is read as indices, because one value for each row may not fit into memory."""
 _HEADER_BYTES, _NUMBER_FOLLOWS = 32, 0x15
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
-"""The last bytes of an Arrow stream: Arrow itself takes the end of the file for them."""
+"""The last bytes of an Arrow stream; Arrow itself accepts a file that ends without them."""
 _MARKS = {
     codecs.BOM_UTF32_LE: "UTF-32LE", codecs.BOM_UTF32_BE: "UTF-32BE", codecs.BOM_UTF16_LE: "UTF-16LE",
     codecs.BOM_UTF16_BE: "UTF-16BE",
 }  # fmt: skip
 _SAMPLE_BYTES, _ZERO_SHARE, _LATIN_SHARE = 4096, 0.01, 0.5
 _BETWEEN = np.frombuffer(b"\n\r ", np.uint8)
-"""In UTF-16 one byte of a space, of an end of a line and of a Latin letter is zero."""
+"""In UTF-16 one byte of a space, a line end and a Latin letter is zero."""
 _UUID_BYTES = 16
 
 
@@ -78,11 +78,11 @@ class Record(NamedTuple):
 
 
 class SixteenBytes(bytes):
-    """A value of a column of sixteen bytes each, which are a UUID where they are an id, and a text where they are a text."""
+    """A value of a column of sixteen bytes each: an id is read as a UUID, a text as a text."""
 
 
 class Unreadable:
-    """Replaces a value that cannot be converted to Python; it is neither a text nor an id."""
+    """Stands in a row for a value that cannot be converted to Python; it is neither a text nor an id."""
 
     def __repr__(self) -> str:
         return "a value that cannot be read"
@@ -97,7 +97,7 @@ def suffix(file: str) -> str:
 
 
 def read(stream: Any, file: str, place: str, columns: Columns) -> Iterator[Record]:
-    """The rows of one open file, whose format and compression follow from its ending; rows and errors call it `place`."""
+    """The rows of one open file; its ending gives format and compression; rows and errors call it `place`."""
     kind = KINDS[suffix(file)]
     if kind in ("parquet", "arrow"):
         yield from (_parquet if kind == "parquet" else _arrow)(stream, place, columns)
@@ -115,21 +115,24 @@ def is_plain(file: str) -> bool:
 
 
 def row_groups(stream: Any, place: str, columns: Columns) -> list[tuple[int, int, int]]:
-    """The first row, rows and bytes in memory of each row group of a Parquet file, of the columns that are read."""
+    """The first row, rows and bytes in memory, of the columns to read, of each row group of a Parquet file."""
     file = pq.ParquetFile(stream, pre_buffer=False)
     return sizes_of(file.metadata, check_columns(file.schema_arrow.names, place, columns))
 
 
 def sizes_of(metadata: Any, wanted: Sequence[str]) -> list[tuple[int, int, int]]:
-    """As `row_groups`, from a Parquet file's footer."""
+    """The row groups of `row_groups`, from a Parquet file's footer."""
     sizes, first = [], 0
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
-        cells = (group.column(k) for k in range(group.num_columns))
-        size = sum(cell.total_uncompressed_size for cell in cells if cell.path_in_schema.split(".")[0] in wanted)
-        sizes.append((first, group.num_rows, size))
+        sizes.append((first, group.num_rows, sum(cell.total_uncompressed_size for cell in _cells(group, wanted))))
         first += group.num_rows
     return sizes
+
+
+def _cells(group: Any, wanted: Sequence[str]) -> list[Any]:
+    """The metadata of these columns of a row group, whose parts have names with dots."""
+    return [cell for cell in map(group.column, range(group.num_columns)) if cell.path_in_schema.split(".")[0] in wanted]
 
 
 def parquet_rows(stream: Any, place: str, columns: Columns, first: int, last: int) -> Iterator[Record]:
@@ -144,27 +147,27 @@ def parquet_rows(stream: Any, place: str, columns: Columns, first: int, last: in
 
 
 def _batches(stream: Any, file: pq.ParquetFile, groups: Iterable[int], names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Some row groups of a Parquet file in batches of at most about 128 MiB, however many bytes its rows have."""
+    """Row groups of a Parquet file in batches of about 128 MiB at most, however large its rows are."""
     # Without Arrow's threads: they would call into this Python stream, and a process that ends during such a call aborts.
     options: dict[str, Any] = {"columns": list(names), "use_threads": False}
     for number in groups:
         group = file.metadata.row_group(number)
-        cells = [cell for cell in map(group.column, range(group.num_columns)) if cell.path_in_schema.split(".")[0] in names]
+        cells = _cells(group, names)
         size = sum(cell.total_uncompressed_size for cell in cells)
         if any(cell.total_uncompressed_size > LONGEST_VALUE * group.num_rows for cell in cells):
-            yield _left_out(file, names, group.num_rows)  # Some cell must be too long: none is taken into memory.
+            yield _left_out(file, names, group.num_rows)  # Some cell must be too long: read none.
             continue
         rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.num_rows // max(1, size)))
         sizes = {cell.path_in_schema: dictionary_bytes(stream, cell) for cell in cells if "." not in cell.path_in_schema}
         large = [name for name, length in sizes.items() if length > LARGE_DICTIONARY]
         if most := max((length for length in sizes.values() if length <= LARGE_DICTIONARY), default=0):
-            rows = max(1, min(rows, 2 * _BATCH_BYTES // most))  # Each of them may be the longest value.
+            rows = max(1, min(rows, 2 * _BATCH_BYTES // most))  # Each row may have the longest value.
         source = pq.ParquetFile(stream, read_dictionary=large, pre_buffer=False) if large else file
         yield from source.iter_batches(batch_size=rows, row_groups=[number], **options)
 
 
 def dictionary_bytes(stream: Any, cell: Any) -> int:
-    """The size of the dictionary of a column of texts in a row group: the most that one value of it has."""
+    """The size of the dictionary of a column of texts in a row group, which bounds the size of one value."""
     if cell.physical_type != "BYTE_ARRAY" or not cell.has_dictionary_page or cell.total_uncompressed_size < SMALL_COLUMN:
         return 0
     stream.seek(cell.dictionary_page_offset)
@@ -183,7 +186,7 @@ def dictionary_bytes(stream: Any, cell: Any) -> int:
 
 
 def _left_out(file: pq.ParquetFile, column_names: Sequence[str], rows: int) -> pa.RecordBatch:
-    """As many rows as a row group has, whose cells say that they are too long."""
+    """A batch that replaces the rows of a row group, marked as too long."""
     names = [name for name in file.schema_arrow.names if name in column_names]
     return pa.RecordBatch.from_pydict({name: pa.nulls(rows) for name in names}, metadata={_LEFT_OUT: b""})
 
@@ -207,7 +210,7 @@ class Span(NamedTuple):
     last: int
     """From the first to before the last."""
     number: int
-    """That of the first row in its place."""
+    """The number of the first row in its file."""
 
 
 def lines(stream: Any, file: str, place: str, columns: Columns, span: Span) -> Iterator[Record]:
@@ -224,7 +227,7 @@ def lines(stream: Any, file: str, place: str, columns: Columns, span: Span) -> I
         for line, size in bounded(stream, head):
             if at >= first and at < last:
                 yield line
-            at += size  # The line that the byte before belongs to began before.
+            at += size  # The line of the byte before the span began before the span.
             if at >= last:
                 return
 
@@ -235,11 +238,7 @@ def lines(stream: Any, file: str, place: str, columns: Columns, span: Span) -> I
 
 
 def beginning(stream: Any, place: str) -> tuple[bytes, int]:
-    """The first block of a file of UTF-8 without its byte order mark, and the bytes of the mark.
-
-    Raises:
-        UsageError: the file is UTF-16 or UTF-32, whose bytes can be read as letters between zeros.
-    """
+    """The first block of a file without its byte order mark, and the bytes of the mark; UTF-16 or UTF-32 is a UsageError."""
     block = stream.read(BLOCK_BYTES)
     if encoding := _other_encoding(block):
         raise UsageError(f"'{place}' is {encoding}, not UTF-8; convert it with: iconv -f {encoding} -t UTF-8 < in > out")
@@ -267,11 +266,11 @@ def _other_encoding(block: bytes) -> str | None:
 
 
 def _between_words(low: Any, high: Any) -> int:
-    """How many characters between words a sample has if it is UTF-16 with these bytes; 0 if it cannot be."""
+    """The number of spaces and line ends in a sample if it is UTF-16 with these bytes; 0 if it cannot be."""
     zero, between = high == 0, np.isin(low, _BETWEEN)
     if (zero & (low == 0)).any():
         return 0
-    # Of UTF-8 these are characters between words, each beside a letter.
+    # In UTF-8 these are spaces and line ends next to a letter.
     others = (between & ~zero).sum() + (np.isin(high, _BETWEEN) & (low >= ord("A")) & (low <= ord("z"))).sum()
     if (between & zero).sum() > others or (zero.mean() >= _LATIN_SHARE and not (low == 0).any()):
         return max(1, int((between & zero).sum()))
@@ -279,10 +278,7 @@ def _between_words(low: Any, high: Any) -> int:
 
 
 def bounded(stream: Any, head: bytes = b"") -> Iterator[tuple[bytes | None, int]]:
-    """Each line of a stream with its line feed, and its bytes; None for one of more than 64 MiB, which is not held whole.
-
-    `head` was read from the stream before.
-    """
+    """Each line of a stream, after `head`, with its bytes; None for one of more than 64 MiB, which is not kept in memory."""
     rest, passed = b"", 0
     for block in itertools.chain([head] if head else [], iter(lambda: stream.read(BLOCK_BYTES), b"")):
         *ended, last = block.split(b"\n")
@@ -299,7 +295,7 @@ def bounded(stream: Any, head: bytes = b"") -> Iterator[tuple[bytes | None, int]
 
 
 def check_columns(present: list[str], where: str, columns: Columns) -> list[str]:
-    """The columns to read that the source has; a required column that is missing or occurs twice is a UsageError."""
+    """The columns to read that the source has; raises a UsageError if a required one is missing or one occurs twice."""
     for column, option in (*columns.texts.items(), *columns.ids.items(), *columns.optional.items()):
         if column not in present:
             if column in columns.texts or column in columns.ids:
@@ -369,7 +365,7 @@ def _arrow(stream: Any, place: str, columns: Columns) -> Iterator[Record]:
 
 
 def small_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """A batch in parts, because a Python object takes more memory than a value of Arrow."""
+    """A batch in parts, because Python objects need more memory than Arrow's values."""
     dictionaries = (len(column.dictionary) for column in batch.columns if pa.types.is_dictionary(column.type))
     rows = max(_BATCH_ROWS, *dictionaries, 0)  # Each part reads the whole of a dictionary.
     yield from (batch.slice(first, rows) for first in range(0, batch.num_rows, rows))
@@ -409,12 +405,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def values(column: pa.Array) -> list[Any]:
-    """The values of a column as Python objects; a string that is not UTF-8, which Arrow does not check, stays bytes.
-
-    Lists of numbers become arrays, because a million embeddings would be a billion Python numbers.
-    """
+    """The values of a column as Python objects; a string that is not UTF-8, which Arrow does not check, stays bytes."""
+    # Lists of numbers become arrays, because a million embeddings would be a billion Python numbers.
     if pa.types.is_dictionary(column.type):
-        dictionary = values(column.dictionary)  # Once, however many rows have it.
+        dictionary = values(column.dictionary)  # Convert each value once, however many rows have it.
         return [None if index is None else dictionary[index] for index in column.indices.to_pylist()]
     kind = column.type
     if (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)) and (
@@ -461,10 +455,7 @@ def _unchecked(kind: pa.DataType) -> pa.DataType:
 
 
 def read_jsonl(stream: Iterable[bytes | None], place: str, columns: Columns, number: int = 0) -> Iterator[Record]:
-    """Records may have different columns: one without an id gets a digest as its id, one without a text is rejected.
-
-    A required column is missing if none of the first 1,000 records of a file has it; `number` is the first line's.
-    """
+    """The records of JSON lines, which may differ in columns; a UsageError if the first 1,000 lack a required column."""
     lines = _json_records(stream, place, number)
     required = {*columns.texts, *columns.ids}
     ahead: list[tuple[str, dict[str, Any] | str]] = []
@@ -486,7 +477,7 @@ def read_jsonl(stream: Iterable[bytes | None], place: str, columns: Columns, num
 
 
 def _json_records(stream: Iterable[bytes | None], place: str, number: int = 0) -> Iterator[tuple[str, dict[str, Any] | str]]:
-    """The place of every line that is not blank, with its record or the reason why it has none."""
+    """The place of every line that is not blank, with its record or the reason why it is none."""
     first = number == 0
     for line_number, line in enumerate(stream, number):
         if line is None:
@@ -513,7 +504,7 @@ def _json_records(stream: Iterable[bytes | None], place: str, number: int = 0) -
 
 
 def read_csv(stream: Iterable[bytes | None], place: str, columns: Columns) -> Iterator[Record]:
-    """Records of a table whose first line names its columns; blank lines are none."""
+    """Records of a table whose first line names its columns; blank lines are skipped."""
     records = filter(None, _csv_records(stream, place))  # Skip blank lines.
     header = next(records, [])
     if not header:
@@ -523,7 +514,7 @@ def read_csv(stream: Iterable[bytes | None], place: str, columns: Columns) -> It
         if not any(fields):  # Spreadsheets write such rows below a table.
             continue
         row, problem = dict(zip(header, fields, strict=False)), None
-        # With more fields, a text was cut at its comma; a row may end early, but not before a column that is read.
+        # With more fields a text was cut at a comma. A row may end early, but not before a column that is read.
         if len(fields) > len(header) or not row.keys() >= set(column_names):
             problem = f"the row has {len(fields)} field{'s' * (len(fields) != 1)}, the header {len(header)}"
         yield Record(f"{place}:{number}", row, problem)

@@ -1,6 +1,6 @@
 """Read one unit of a source into durable parts: its usable rows, its rejected rows, and the digests of its ids.
 
-A unit is read when its file in shards/, `unit-NUMBER.json`, is there. It is written last.
+A unit has been read when `unit-NUMBER.json` in shards/ exists, which is written last.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.storage import Storage
 
 IDS_OF_A_GROUP = 16_384
-"""Ids of a row group. A partition of the ids reads only the row groups of a unit that it needs."""
+"""Ids of a row group: a task that compares one partition of the ids reads only the row groups that it needs."""
 IDS_OF_A_RUN = 1 << 17
-"""Ids that are sorted together: more than most units have, and few enough to hold."""
+"""Ids that are sorted together: more than most units have, and few enough for memory."""
 _IDS = pa.schema(
     [("digest", pa.binary(ID_BYTES)), ("row", pa.int32()), ("text_id", pa.string()), ("place", pa.string())]
 )  # fmt: skip
@@ -36,22 +36,22 @@ _CANDIDATES = pa.schema([("key", pa.uint64()), ("digest", pa.binary(ID_BYTES)), 
 
 
 class Contents(Protocol):
-    """What the rows of a source hold and how it is kept: texts in shards/, or embeddings of your own in texts/."""
+    """The kind of a source's rows, and how parts keep it: texts in shards/, or a user's embeddings in texts/."""
 
     folder: str
-    """The folder of its parts."""
+    """The folder of the parts."""
     what: str
-    """What error messages call one of its items."""
+    """The name of an item in error messages."""
     corpus: Corpus
     width: int | None
-    """The dimensions by which embeddings are read, as far as they are known."""
+    """The dimensions by which embeddings are read; None if not known yet, and for texts."""
 
     @property
     def columns(self) -> Columns:
         """The columns that are read."""
 
     def begin(self, width: int | None) -> int | None:
-        """Read all units by these dimensions, or by those of the first embedding; returns them, None for texts."""
+        """Read all units by these dimensions, or by those of the first embedding; return them, None for texts."""
 
     def agrees(self, widths: Iterable[tuple[int, int]]) -> bool:
         """Whether the units were read by the dimensions that most rows have; otherwise they must be read again."""
@@ -60,26 +60,26 @@ class Contents(Protocol):
         """The usable rows of a unit, as tuples with the id first and the attributes text_id and place."""
 
     def grouped(self, items: Iterable[Any], begins: bool = False) -> Iterator[list[Any]]:
-        """Consecutive items by part; these are smaller where a corpus begins."""
+        """Consecutive items in parts, which are smaller where a corpus begins."""
 
     def table(self, items: Sequence[Any]) -> pa.Table:
-        """Items as a part keeps them, with the columns text_id and content_sha."""
+        """The table of a part, with the columns text_id and content_sha."""
 
     def items_of(self, table: pa.Table) -> Iterator[Any]:
         """The items of a part."""
 
     def characters(self, items: Sequence[Any]) -> int:
-        """About what they cost to embed."""
+        """About what the items cost to embed."""
 
 
 @dataclass(frozen=True)
 class UnitRead:
-    """What is known of a unit that has been read."""
+    """The record of a unit that has been read."""
 
     number: int
     read: int
     usable: int
-    """Rows that can be analysed, repeated ids left out as far as they are known."""
+    """Rows that can be analysed, without those whose repeated ids are known."""
     reasons: dict[str, int]
     fingerprint: str
     """Sum modulo 2²⁵⁶ of the digests of its rows, in hexadecimal digits; see `fingerprint_of`."""
@@ -90,11 +90,11 @@ class UnitRead:
     rejects: int
     """Parts of its rejected rows."""
     repeated: bool = False
-    """Whether rows whose ids other units have too were removed."""
+    """Whether rows with ids of earlier units have been removed."""
     unnamed: int = 0
     """Usable rows without an id."""
     widths: tuple[tuple[int, int], ...] = ()
-    """How many embeddings have how many dimensions, in the order in which these were first seen."""
+    """The number of embeddings by dimensions, in the order of their first appearance."""
 
     def part(self, contents: Contents, number: int) -> str:
         """The name of one of its parts."""
@@ -102,34 +102,25 @@ class UnitRead:
 
 
 def read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int, state: dict[str, Any]) -> UnitRead:
-    """Read a unit of several: keep its usable rows, unless a sample is drawn of them, and the digests of their ids.
-
-    Raises:
-        Changed: its files are not, or do not stay, in the state in which the source was planned.
-    """
-    with units.unchanged(contents.corpus, unit, state):
-        result = _read_unit(storage, contents, unit, seed)
-    return _written(storage, result)
-
-
-def _read_unit(storage: Storage, contents: Contents, unit: Unit, seed: int) -> UnitRead:
+    """Read a unit of several: keep its usable rows, unless a sample is drawn of them, and the digests of their ids."""
     counts, rejects, sample = Counts(), Rejects(storage, unit.number), contents.corpus.sample
     ids = UnitIds(sample, seed)
-    items = ids.noted(contents.items(unit, counts, rejects))
-    if sample is None:
-        parts, fingerprint = keep_rows(storage, contents, unit.number, 0, items)
-    else:
-        parts, fingerprint = [], 0
-        for _ in items:
-            pass
-    storage.write(ids_of(unit.number), ids.file())
-    if sample is not None:
-        storage.write_table(candidates_of(unit.number), ids.candidates)
-    return _unit_read(unit.number, counts, (parts, fingerprint), rejects)
+    with units.unchanged(contents.corpus, unit, state):
+        items = ids.noted(contents.items(unit, counts, rejects))
+        if sample is None:
+            parts, fingerprint = keep_rows(storage, contents, unit.number, 0, items)
+        else:
+            parts, fingerprint = [], 0
+            for _ in items:
+                pass
+        storage.write(ids_of(unit.number), ids.file())
+        if sample is not None:
+            storage.write_table(candidates_of(unit.number), ids.candidates)
+    return _written(storage, _unit_read(unit.number, counts, (parts, fingerprint), rejects))
 
 
 def read_whole(storage: Storage, contents: Contents, unit: Unit, seed: int, stage: Stage | None) -> tuple[UnitRead, int]:
-    """Read a source of one unit, and draw its sample; returns also how many rows are kept."""
+    """Read a source of one unit and draw its sample; return also how many rows are kept."""
     counts, rejects, sample = Counts(stage=stage), Rejects(storage), contents.corpus.sample
     items = contents.items(unit, counts, rejects)
     parts, fingerprint = keep_rows(storage, contents, 0, 0, items if sample is None else sampled(items, sample, seed))
@@ -147,8 +138,8 @@ def _unit_read(number: int, counts: Counts, written: tuple[list[list[int]], int]
 
 def without_repeated(storage: Storage, contents: Contents, unit: UnitRead, rows: np.ndarray) -> UnitRead:
     """Remove the usable rows with these numbers, whose ids an earlier unit has, and record them as rejected."""
-    recorded = as_read(storage, unit_name(unit.number))
-    if recorded.repeated:  # By a task that ended before its result arrived.
+    recorded = as_read(storage, unit.number)
+    if recorded.repeated:  # A task removed them and ended before its result arrived.
         sweep(storage, contents, recorded)
         return recorded
     rejects, ids = Rejects(storage, unit.number, unit.rejects), storage.read_table(ids_of(unit.number))
@@ -176,7 +167,7 @@ def sweep(storage: Storage, contents: Contents, unit: UnitRead) -> None:
 
 
 def choose(storage: Storage, contents: Contents, unit: Unit, rows: np.ndarray, state: dict[str, Any]) -> None:
-    """Read a unit, of a source in this state, once more, and keep the usable rows with these numbers for the sample."""
+    """Read a unit again, if its source is still in this state, and keep the rows with these numbers for the sample."""
     chosen, counts = set(rows.tolist()), Counts()
     with units.unchanged(contents.corpus, unit, state):
         items = contents.items(unit, counts, None)
@@ -185,7 +176,7 @@ def choose(storage: Storage, contents: Contents, unit: Unit, rows: np.ndarray, s
 
 
 def regroup(storage: Storage, contents: Contents, number: int, chosen: Sequence[int]) -> UnitRead:
-    """Keep the chosen rows of consecutive units as the parts of one."""
+    """Write the chosen rows of consecutive units as the parts of one group."""
     items = _items(storage, contents, [chosen_of(unit) for unit in chosen])
     parts, fingerprint = keep_rows(storage, contents, number, 0, items)
     group = UnitRead(number, 0, 0, {}, _hex(fingerprint), 0, parts, 0)
@@ -204,7 +195,7 @@ def ids_of(unit: int) -> str:
 
 
 def candidates_of(unit: int) -> str:
-    """The rows of a unit that may be in the sample: as many as it has, those of smallest keyed hash."""
+    """The rows of a unit that may be in the sample: at most its size, those of smallest keyed hash."""
     return f"{of_unit('candidates', unit)}.parquet"
 
 
@@ -213,18 +204,18 @@ def chosen_of(unit: int) -> str:
     return f"{of_unit('chosen', unit)}.parquet"
 
 
-def as_read(storage: Storage, name: str) -> UnitRead:
-    """What is known of a unit, from its file."""
-    return UnitRead(**storage.read_json(name))
+def as_read(storage: Storage, unit: int) -> UnitRead:
+    """The record of a unit that has been read."""
+    return UnitRead(**storage.read_json(unit_name(unit)))
 
 
 def fingerprint_of(read: Iterable[UnitRead]) -> str:
-    """The fingerprint of a corpus: the sum modulo 2²⁵⁶ of the SHA-256 digests of its rows, whatever its units are."""
+    """The fingerprint of a corpus, the sum modulo 2²⁵⁶ of its rows' SHA-256 digests, which no choice of units changes."""
     return f"sum:{_hex(sum(int(unit.fingerprint, 16) for unit in read))}"
 
 
 class UnitIds:
-    """The ids of a unit's usable rows as a Parquet file, sorted by digest in runs, and the rows that a sample may take."""
+    """Collects the ids of a unit's usable rows in a Parquet file, sorted by digest in runs, and a sample's candidates."""
 
     def __init__(self, sample: int | None, seed: int) -> None:
         self._sample, self._seed = sample, seed
@@ -232,10 +223,10 @@ class UnitIds:
         self._writer = pq.ParquetWriter(self._sink, _IDS, compression="zstd", write_page_checksum=True)
         self._run, self._rows = list[tuple[bytes, str, str, bool]](), 0
         self.candidates = _CANDIDATES.empty_table()
-        """As many rows as the sample has, those of smallest keyed hash."""
+        """At most as many rows as the sample has, those of smallest keyed hash."""
 
     def noted(self, items: Iterable[Any]) -> Iterator[Any]:
-        """The items, each noted."""
+        """Pass the items on and note the id of each."""
         for item in items:
             self._run.append((item.digest, item.text_id, item.place, item.copy))
             if len(self._run) == IDS_OF_A_RUN:
@@ -253,7 +244,7 @@ class UnitIds:
         run = pa.table([digest, range(self._rows, self._rows + len(digest)), text_id, place], schema=_IDS)
         self._writer.write_table(run.sort_by("digest"), row_group_size=IDS_OF_A_GROUP)
         if self._sample is not None:
-            # Copies are told apart once those in all units are counted: see `distinct.copies`.
+            # Copies get their keys when those in all units are counted: see `distinct.copies`.
             first = np.flatnonzero(~np.array(copy, dtype=bool))
             names = [sample_key(digest[k], text_id[k], 0) for k in first.tolist()]
             keys = pa.array([keyed_hash(name, self._seed) for name in names], pa.uint64())
@@ -276,7 +267,7 @@ def _items(storage: Storage, contents: Contents, names: Sequence[str]) -> Iterat
 def keep_rows(
     storage: Storage, contents: Contents, unit: int, first: int, items: Iterable[Any]
 ) -> tuple[list[list[int]], int]:  # fmt: skip
-    """Write items as the parts of a unit; return the rows and characters of each part, and the sum of the rows' digests."""
+    """Write items as the parts of a unit; return each part's rows and characters, and the sum of the rows' digests."""
     parts, fingerprint = list[list[int]](), 0
     for number, group in enumerate(contents.grouped(items, begins=(unit, first) == (0, 0)), first):
         table = contents.table(group)

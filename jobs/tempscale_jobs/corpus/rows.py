@@ -27,10 +27,10 @@ from tempscale_jobs.tables.audit import REJECTED
 from tempscale_jobs.urls import masked
 
 REPEATED = "the id appeared before"
-"""The reason why a row with the id of an earlier usable row is rejected."""
+"""The reason why a row is rejected whose id an earlier usable row has."""
 ID_BYTES = 12
 _NO_DIGEST = bytes(ID_BYTES)
-"""No id has this digest, as far as 2⁻⁹⁶ goes."""
+"""The digest of no id, with probability 1 − 2⁻⁹⁶."""
 REJECTED_ROWS = 10_000
 _EXACT_FLOATS = 2**53
 _DIGITS = 80
@@ -56,7 +56,7 @@ class Usable(NamedTuple):
     """A digest of the name of its document, if it has one."""
     place: str
     digest: bytes
-    """Of its id, or where the source gives it none, of its content: see `is_of_content`."""
+    """The digest of its id or, without an id, of its content: see `is_of_content`."""
     copy: bool
     """Whether it has no id, and an earlier row without one has its content."""
 
@@ -82,9 +82,9 @@ class Counts:
     """Usable rows without an id."""
     reasons: Counter[str] = field(default_factory=Counter)
     widths: Counter[int] = field(default_factory=Counter)
-    """How many embeddings have how many dimensions, in the order in which these were first seen."""
+    """The number of embeddings by dimensions, in the order of their first appearance."""
     stage: Stage | None = None
-    """Its progress is that of the rows."""
+    """The stage whose progress is counted in rows."""
 
     def next_row(self) -> None:
         """Count a row."""
@@ -99,7 +99,7 @@ class Counts:
 
 
 class SeenIds:
-    """The ids of usable rows by their digests: a set, or for very many a table of twelve bytes a slot, two thirds full."""
+    """The digests of ids: a set, or for very many a hash table with twelve bytes a slot, at most two thirds full."""
 
     def __init__(self, few: int = 1 << 18) -> None:
         self._few, self._set = few, set[bytes]()
@@ -138,7 +138,7 @@ class SeenIds:
                 self._table[at : at + ID_BYTES] = digest
 
     def _slot(self, digest: bytes) -> int:
-        """Where a digest is, or else the free place for it."""
+        """The place of a digest, or the free place for it."""
         table, slots = self._table, self._slots
         number = int.from_bytes(digest[:8], "big") % slots
         while (stored := table[number * ID_BYTES : (number + 1) * ID_BYTES]) != _NO_DIGEST and stored != digest:
@@ -172,10 +172,7 @@ def usable(
     rejects: Rejects | None,
     content: Callable[[Any], tuple[Any, str | None]],
 ) -> Iterator[Usable]:
-    """The usable rows; the other rows are counted and recorded with a reason.
-
-    `content` turns the value of the text's column into (content, None), or (None, the reason why it is not usable).
-    """
+    """The usable rows; others are counted and recorded; `content` returns (content, None) or (None, reason) for a cell."""
     seen = SeenIds()
     for row in rows:
         if limit is not None and counts.read >= limit:
@@ -205,12 +202,12 @@ def usable(
 
 
 def digest_of_id(text_id: str) -> bytes:
-    """Twelve bytes that stand for an id where ids are compared."""
+    """Twelve bytes by which ids are compared."""
     return _digest(text_id.encode("utf-8", "surrogatepass"), 0)
 
 
 def digest_of_content(content: Any) -> bytes:
-    """Twelve bytes that stand for a row without an id: for its text, or for its embedding and length."""
+    """Twelve bytes by which rows without an id are compared: of the text, or of the embedding and length."""
     if isinstance(content, str):
         return _digest(content.encode(), 1)
     embedding, length = content
@@ -223,15 +220,12 @@ def _digest(content: bytes, last_bit: int) -> bytes:
 
 
 def is_of_content(digest: bytes) -> bool:
-    """Whether a digest is of a content; the last bit tells it from one of an id."""
+    """Whether a digest is of a content and not of an id, by its last bit."""
     return bool(digest[-1] & 1)
 
 
 def sample_key(digest: bytes, text_id: str, copies: int) -> str:
-    """What decides whether a sample takes a row: its id, or where the source gives it none, its content.
-
-    `copies` is the number of rows before it with the same content and no id either. Its place does not count.
-    """
+    """The key by which a sample draws a row: its id, or without one its content and the number of equal rows before it."""
     if not is_of_content(digest):
         return text_id
     return f"{digest.hex()} {copies}"
@@ -254,10 +248,7 @@ def usable_text(text: Any) -> tuple[str | None, str | None]:
 
 
 def identifier(row: Row) -> tuple[str | None, str | None]:
-    """(id as a string, None), or (None, the reason).
-
-    A row without an id gets a digest of its text and place; an embedding gets its place.
-    """
+    """(id, None) or (None, reason); a text without an id gets a digest of text and place, an embedding its place."""
     text_id, reason = usable_id(row.id)
     if text_id is not None or reason is not None:
         return text_id, reason
@@ -270,10 +261,7 @@ def identifier(row: Row) -> tuple[str | None, str | None]:
 
 
 def usable_id(value: Any, what: str = "the id") -> tuple[str | None, str | None]:
-    """(id as a string, None), (None, None) where there is no id, or (None, the reason why it is not usable).
-
-    The one rule for all ids, whatever their format: of texts, queries, documents and pairs, in tables and in qrels.
-    """
+    """(id as a string, None), (None, None) without an id, or (None, reason): the one rule for ids in all formats."""
     if isinstance(value, dict) and list(value) == ["$oid"]:  # As mongoexport writes the ids of MongoDB.
         value = value["$oid"]
     value = UUID(bytes=value) if isinstance(value, SixteenBytes) else utf8_or_bytes(value)
@@ -297,10 +285,10 @@ def usable_id(value: Any, what: str = "the id") -> tuple[str | None, str | None]
 
 
 def whole_number(value: Any) -> int | None:
-    """The whole number that a number is, such as a float that pandas wrote; None if it is not whole."""
+    """A number as a whole number, such as a float that pandas wrote; None if it is not whole."""
     if isinstance(value, bool):
         return None
-    if isinstance(value, Decimal):  # One of a few characters may have a billion digits.
+    if isinstance(value, Decimal):  # A few characters, such as 1e999999999, may be a billion digits.
         is_whole = value.is_finite() and value.adjusted() < _DIGITS and value == value.to_integral_value()
     else:
         is_whole = isinstance(value, Integral) or (isinstance(value, Real) and float(value).is_integer())
@@ -308,7 +296,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def whole_length(value: Any) -> int | None:
-    """The whole number from 1 on that a cell of lengths has, as a number or in digits; None if it has none."""
+    """The length in a cell, a whole number from 1 on or its digits; None if it is none."""
     value = utf8_or_bytes(value)
     if isinstance(value, str):
         try:
@@ -330,15 +318,12 @@ def digest_of(document: str) -> int:
 
 
 def own_document(text_id: str) -> int:
-    """The document of a text that has no other."""
+    """The document of a text that is part of no other."""
     return digest_of(f"the text {text_id}")
 
 
 def sampled(texts: Iterable[Identified], size: int, seed: int) -> Iterator[Identified]:
-    """The rows whose keys have the smallest keyed hashes, in the corpus's order; see `sample_key`.
-
-    This is a simple random sample, and the same every night.
-    """
+    """A simple random sample in the corpus's order, the same every night: the rows of smallest keyed hash."""
     smallest = heapq.nsmallest(size, _keyed(texts, seed), key=lambda item: item[:3])
     for _, _, _, text in sorted(smallest, key=lambda item: item[2]):
         yield text
@@ -361,10 +346,7 @@ def nothing_usable(section: Source, what: str, read: int, reasons: Mapping[str, 
 def check_rejected(
     section: Limited, rejected: tuple[int, int], reasons: Mapping[str, int], root: str, what: str = "row"
 ) -> None:
-    """Raise a UsageError if more of a source was rejected than its setting allows.
-
-    `rejected` is (k, n): k of n rows. `root` is the folder of the run, which lists them.
-    """
+    """Raise a UsageError if more of a source was rejected than its setting allows; `rejected` is (k, n): k of n rows."""
     count, total = rejected
     if count > section.max_rejected * total:
         option = "--max-rejected" if section.kind != "queries" else "max_rejected of [queries]"

@@ -1,4 +1,4 @@
-"""Texts as the contents of a corpus: the usable ones of its rows, kept in shards that one task can embed."""
+"""The usable texts of a corpus, in shards that one task can embed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import SHARDS
 
 _SHORTEST_SHARD_SHARE = 16
-_OF_A_SHARD, _OF_THOSE_BEFORE = 8, 16
+_FIRST_SHARD_FRACTION, _GROWTH_FRACTION = 8, 16
+"""A corpus begins with shards of 1/8 of the full size at most, and of 1/16 of all texts before."""
 _READ = ["text_id", "text", "cut", "document"]
 
 
@@ -35,7 +36,7 @@ class Text(NamedTuple):
     document: int | None
     """A digest of the name of its document, if it has one."""
     source_row: int | None = None
-    """Its place in the source, where a shard has some of the source's texts."""
+    """Its place in the source, if its shard has only some of the source's texts."""
     place: str = ""
     digest: bytes = b""
     copy: bool = False
@@ -43,16 +44,13 @@ class Text(NamedTuple):
 
 
 def enough(most: int, before: int) -> int:
-    """The characters that end a shard of the unit that a corpus begins with, after shards of so many characters.
-
-    An eighth of the most, and a sixteenth of what is in the shards before, so that each worker has something of a small
-    corpus. In smaller shards the texts of a micro-batch would differ more in length, and be padded more.
-    """
-    return min(most, max(1, most // _OF_A_SHARD, before // _OF_THOSE_BEFORE))
+    """The characters that end a shard after `before` characters: fewer at first, so that all workers get work early."""
+    # In still smaller shards the texts of a micro-batch would differ more in length, and be padded more.
+    return min(most, max(1, most // _FIRST_SHARD_FRACTION, before // _GROWTH_FRACTION))
 
 
 def most_texts(corpus: Corpus, sizes: Embedding) -> int:
-    """The texts that end a shard: fewer than configured where so few are wanted that some workers would have none."""
+    """The most texts of a shard: fewer than configured if otherwise some workers would have none."""
     requested = corpus.sample or corpus.limit
     return sizes.shard_texts if requested is None else min(sizes.shard_texts, max(1, -(-requested // _SHORTEST_SHARD_SHARE)))
 
@@ -74,11 +72,11 @@ class TextShards:
     """Texts have no dimensions."""
 
     def begin(self, width: int | None) -> int | None:
-        """Units of texts need to know nothing of one another."""
+        """Nothing: texts are read the same in all units."""
         return None
 
     def agrees(self, widths: Iterable[tuple[int, int]]) -> bool:
-        """Whatever their lengths, texts are read once."""
+        """Yes: texts have no dimensions to agree on."""
         return True
 
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None) -> Iterator[Text]:
@@ -90,9 +88,7 @@ class TextShards:
             yield Text(row.text_id, text, cut, row.document, None, row.place, row.digest, row.copy)
 
     def grouped(self, items: Iterable[Text], begins: bool = False) -> Iterator[list[Text]]:
-        """Consecutive texts in shards, limited in texts and characters; shards are smaller where a corpus begins, and if few
-        texts are wanted.
-        """
+        """Consecutive texts in shards, limited in texts and characters; a corpus `begins` with smaller ones."""
         most, largest = most_texts(self.corpus, self._sizes), self._sizes.shard_characters
         current: list[Text] = []
         characters = before = 0
@@ -106,7 +102,7 @@ class TextShards:
             yield current
 
     def table(self, items: Sequence[Text]) -> pa.Table:
-        """Texts as a shard keeps them."""
+        """The table of a shard."""
         shas = [hashlib.sha256(text.text.encode()).hexdigest() for text in items]
         columns: dict[str, Any] = {
             "text_id": [t.text_id for t in items],
@@ -134,10 +130,7 @@ def source_row(shard: int, row: int | np.ndarray) -> Any:
 def rewritten(
     storage: Storage, contents: TextShards, rows: dict[str, np.ndarray], folder: str, first: int
 ) -> list[tuple[str, int, int]]:
-    """Write some rows of some shards as new shards in `folder`; return the name, texts and characters of each.
-
-    `rows` has the numbers of the rows by shard, and `first` is the number of the first of these shards in the corpus.
-    """
+    """Write the rows numbered in `rows`, by shard, as new shards in `folder`; return each name, texts and characters."""
     chosen = (
         text._replace(source_row=source_row(number, row))
         for number, (name, indices) in enumerate(rows.items(), first)
@@ -151,7 +144,7 @@ def rewritten(
 
 
 def places_of(storage: Storage, index: Index, ids: set[str]) -> dict[int, list[str]]:
-    """The given ids by the number of their shard."""
+    """These ids, by the number of their shard."""
     ids_by_shard: dict[int, list[str]] = {}
     id_array = pa.array(list(ids), pa.string())
     for number, shard in enumerate(index.shards):
@@ -173,7 +166,7 @@ def texts_of(storage: Storage, index: Index, ids: set[str]) -> dict[str, str]:
 
 
 def documents_of(storage: Storage, index: Index, ids: set[str]) -> dict[str, int]:
-    """The document of each of these texts, a text without one being its own; empty where none has one."""
+    """The document of each of these texts, or the text itself without one; empty if none has a document."""
     document_by_id: dict[str, int | None] = {}
     for shard in index.shards:
         table = storage.read_table(shard.name, ["text_id", "document"])

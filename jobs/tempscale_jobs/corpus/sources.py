@@ -39,7 +39,7 @@ _DOCUMENTED = (ast.Module, *_NAMED)
 _MODULE = "module"
 """The column of docstrings that names their module, which is their document."""
 IDS = ("id", "_id")
-"""The columns of ids where none is named: the first that a row has. BEIR, MongoDB and Elasticsearch write `_id`."""
+"""The columns of ids unless one is named: the first that a row has. BEIR, MongoDB and Elasticsearch write `_id`."""
 
 
 class Source(Protocol):
@@ -72,7 +72,7 @@ def rows(corpus: Corpus, run_folder: str | None = None) -> Iterator[Row]:
 def rows_with(
     corpus: Corpus, further: dict[str, str | None], run_folder: str | None = None
 ) -> Iterator[tuple[Row, Mapping[str, Any]]]:
-    """Each row of the corpus, with all its values; every row must have the `further` columns, named by their option."""
+    """Each row of the corpus with all its values, also those of the required `further` columns (with their options)."""
     for record in records(corpus, columns_of(corpus, further), run_folder):
         yield _row(corpus, record), record.values
 
@@ -84,7 +84,7 @@ def columns_of(corpus: Corpus, further: Mapping[str, str | None] = MappingProxyT
 
 
 def id_columns(corpus: Corpus) -> tuple[dict[str, str | None], dict[str, str | None]]:
-    """The columns of ids with their option: those that a source must have, and those that it may have."""
+    """The required and the optional columns of ids, with their option."""
     option = "--id-column"
     return ({}, dict.fromkeys(IDS, option)) if corpus.id_column is None else ({corpus.id_column: option}, {})
 
@@ -106,7 +106,7 @@ def _row(corpus: Corpus, record: Record) -> Row:
 
 
 def document_columns(corpus: Corpus) -> dict[str, str | None]:
-    """The column that names documents, with its option, if there is one."""
+    """The column of documents with its option, if it is set."""
     return {} if corpus.document_column is None else {corpus.document_column: "--document-column"}
 
 
@@ -119,11 +119,7 @@ def document_in(corpus: Corpus, values: Mapping[str, Any]) -> Any:
 
 
 def records(section: Source, columns: Columns, run_folder: str | None = None) -> Iterator[Record]:
-    """All rows of a source, in its order, without the files in the folder `run_folder` (the run's, for example).
-
-    Raises:
-        UsageError: no such source, a missing column, or a file that cannot be read.
-    """
+    """All rows of a source, in its order, without files in `run_folder`; a UsageError if a file or column is missing."""
     source = section.source
     if source.startswith("docstrings:"):
         yield from _docstrings(section, columns)
@@ -136,7 +132,7 @@ def records(section: Source, columns: Columns, run_folder: str | None = None) ->
 
 
 def state(section: Source, run_folder: str | None = None) -> dict[str, Any]:
-    """Sizes, times and places, or versions, which show that a source has changed without reading it."""
+    """Sizes, times and places, or versions, which change when the source does; no file is read."""
     source = section.source
     if source.startswith("docstrings:"):
         return {package: _version(package) for package in _packages(source)}
@@ -149,7 +145,7 @@ def state(section: Source, run_folder: str | None = None) -> dict[str, Any]:
 
 
 def identity(section: Source, run_folder: str | None = None) -> dict[str, Any]:
-    """The state of a source with a digest of each local file, by which a copy is recognised as the same."""
+    """The state of a source with a digest of each local file, so that a copy is recognised as equal."""
     facts_by_name = state(section, run_folder)
     if not hub.is_dataset(section.source) and not is_local(section):
         return facts_by_name
@@ -158,7 +154,7 @@ def identity(section: Source, run_folder: str | None = None) -> dict[str, Any]:
 
 
 def content(section: Source, run_folder: str | None = None) -> dict[str, Any]:
-    """As `identity`, but of local files only sizes and digests, wherever and whenever they were written."""
+    """The state of a source like `identity`, but without the times and places of local files."""
     return {name: states.content(facts) for name, facts in identity(section, run_folder).items()}
 
 
@@ -180,12 +176,12 @@ def check_unchanged(section: Source, out: str, before: dict[str, Any]) -> None:
 def unchanged(
     section: Source, before: dict[str, Any], run_folder: str | None = None, files: Sequence[str] | None = None
 ) -> Iterator[None]:
-    """Raise a Changed if the source, or these `files` of it, were not in the state `before` all the while the block read."""
+    """Raise a Changed if the source, or these `files` of it, are not in the state `before`, first or after the block."""
     _check_state(section, before, run_folder, files)
     try:
         yield
     except UsageError:
-        _check_state(section, before, run_folder, files)  # A file that is half written cannot be read: this is why.
+        _check_state(section, before, run_folder, files)  # A file that cannot be read may be half written.
         raise
     _check_state(section, before, run_folder, files)
 
@@ -196,7 +192,7 @@ def changes(
     """The names of the files of a source, or of these `files`, that are not in the state `before`."""
     if files is None:
         earlier, now = before, state(section, run_folder)
-        if lakes.kind(section.source) is not None:  # An older version wrote the number of a table's version alone.
+        if lakes.kind(section.source) is not None:  # An older version of tempscale kept only the table's version.
             now = {name: value for name, value in now.items() if name in earlier}
     else:
         earlier = {masked(file): before.get(masked(file)) for file in files}
@@ -212,13 +208,13 @@ def _check_state(section: Source, before: dict[str, Any], run_folder: str | None
     if changed:
         more = f" and {len(changed) - 1:,} more" if len(changed) > 1 else ""
         raise Changed(
-            f"{section.kind} '{masked(section.source)}' changed while it was read ({changed[0]}{more}), so what was read is "
-            "a mixture, of which nothing is used; start over with --fresh when nothing writes it"
+            f"{section.kind} '{masked(section.source)}' changed while it was read ({changed[0]}{more}), so nothing of it is "
+            "used; start over with --fresh when nothing writes to it"
         )
 
 
 def check_rows(section: Source, out: str, rows: Iterable[Any]) -> None:
-    """Raise a UsageError unless a source has a first row; one that can be read only once is left alone."""
+    """Raise a UsageError if a source has no row; a source that can be read only once is not read."""
     if is_read_again(section, out) and next(iter(rows), None) is None:
         raise UsageError(f"{section.kind} '{masked(section.source)}' has no row")
 
@@ -232,7 +228,7 @@ def _files(section: Source, columns: Columns, run_folder: str | None) -> Iterato
 
 
 def places(files: Sequence[str]) -> list[str]:
-    """The name of each file in the places of its rows: its path from the folder that they share, without secrets."""
+    """The name of each file in the places of its rows: its path below their common folder, without secrets."""
     names = [masked(file) for file in files]
     common = os.path.dirname(names[0]) if len(names) == 1 else os.path.commonpath(names)
     return [os.path.relpath(name, common) for name in names]
@@ -260,12 +256,12 @@ def readable(file: str) -> Iterator[None]:
 
 
 def file_system(section: Source) -> Any:
-    """The file system of a source's files, which remembers no listing: it is asked whether files have changed."""
+    """The file system of a source's files, without cached listings, which would hide changes."""
     return _opened(section.source)[0]
 
 
 def _opened(source: str) -> tuple[Any, str]:
-    """The file system and the path of a source, without what it remembers of its folders."""
+    """The file system, without cached listings, and the path of a source."""
     fs, path = fsspec.core.url_to_fs(os.path.expanduser(source))
     fs.invalidate_cache()
     return fs, path
@@ -286,11 +282,7 @@ def check_not_a_pipe(section: Source, run_folder: str | None) -> None:
 
 
 def is_read_again(section: Source, run_folder: str | None) -> bool:
-    """Whether a source can be read again after some of its rows were read.
-
-    Raises:
-        UsageError: there is no such source.
-    """
+    """Whether a source can be read more than once, as a pipe cannot; a UsageError if there is no such source."""
     source = section.source
     if source.startswith("docstrings:") or hub.is_dataset(source) or lakes.kind(source) is not None:
         return True
@@ -309,7 +301,7 @@ def expand(section: Source, run_folder: str | None) -> tuple[Any, list[str]]:
 
 
 def left_out(section: Source, run_folder: str | None) -> str:
-    """What a folder or glob has besides its data, as the end of a sentence; empty if there is nothing."""
+    """The files of a folder or glob that are no data, as the end of a sentence; may be empty."""
     source = section.source
     if source.startswith("docstrings:") or hub.is_dataset(source) or lakes.kind(source) is not None:
         return ""
@@ -322,7 +314,7 @@ def left_out(section: Source, run_folder: str | None) -> str:
 
 
 def _listed(section: Source, run_folder: str | None) -> tuple[Any, Listing]:
-    """The file system, and what a path, folder or glob has, of which at least one file is data."""
+    """The file system and the content of a path, folder or glob; a UsageError if it has no data."""
     source, kind = section.source, section.kind
     try:
         fs, path = _opened(source)
@@ -359,17 +351,17 @@ def _listed(section: Source, run_folder: str | None) -> tuple[Any, Listing]:
 
 
 def _check_links(section: Source, fs: Any, files: Iterable[str]) -> None:
-    """Raise a UsageError if a file is a link to nothing, as git-annex and DVC leave them until the data is fetched."""
+    """Raise a UsageError for a broken link, such as git-annex and DVC make until the data is fetched."""
     for file in files if isinstance(fs, LocalFileSystem) else ():
         if not os.path.exists(file) and os.path.islink(file):
             raise UsageError(
-                f"{section.kind} '{masked(section.source)}': '{masked(file)}' is a link to a file that is not there; fetch "
-                "the file, or take the link away"
+                f"{section.kind} '{masked(section.source)}': '{masked(file)}' is a link to a missing file; fetch "
+                "the file, or remove the link"
             )
 
 
 def _is_web_file(fs: Any, path: str) -> bool:
-    """Whether the name of a web address is that of a file; fsspec would call any page with links a folder."""
+    """Whether a web address names a data file; fsspec would call any page with links a folder."""
     return "http" in fs.protocol and suffix(path) in KINDS and "*" not in path
 
 

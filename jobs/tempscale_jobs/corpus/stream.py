@@ -1,6 +1,6 @@
-"""Read a source into shards and an index: at once in this process where it is one unit, otherwise by tasks of Ray Data.
+"""Read a source into shards and an index: a source of one unit in this process, a larger one by tasks of Ray Data.
 
-This process knows units and counts, never rows. What Ray Data reads of a unit is written by its task and never comes here.
+A task writes the rows of its unit itself: they never come to this process, which knows units and counts only.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tempscale_jobs.workers.dispatch import Piece, results, run_with_ray_data
 from tempscale_jobs.workers.nodes import that_sees
 
 SAMPLE_GROUP = 32_768
-"""Rows of a sample that are grouped into parts together."""
+"""Rows of a sample that one task writes as parts."""
 
 
 class SourceReader:
@@ -39,20 +39,16 @@ class SourceReader:
         run_folder: str,
         stage: Stage | None = None,
     ) -> None:
-        """Plan the source, unless an earlier session has read it, and read it at once if it is one unit.
-
-        Raises:
-            UsageError: the source cannot be read, has no usable row, or changed since the run in `run_folder` began.
-        """
+        """Plan the source, unless an earlier session has read it, and read it at once if it is one unit."""
         self._storage, self._contents, self._seed, self._run_folder = storage, contents, seed, run_folder
         self._section = contents.corpus
-        self._found: Index | None = Index.earlier(storage, self._section, run_folder, contents.folder)
+        self._index_read: Index | None = Index.earlier(storage, self._section, run_folder, contents.folder)
         self._read: dict[int, UnitRead] = {}
         self.units: tuple[Unit, ...] = ()
         self._left_out = ""
-        if self._found is not None:
-            rejected = self._found.rejected, self._found.read
-            check_rejected(self._section, rejected, self._found.rejected_reasons, storage.root)
+        if self._index_read is not None:
+            rejected = self._index_read.rejected, self._index_read.read
+            check_rejected(self._section, rejected, self._index_read.rejected_reasons, storage.root)
             return
         self._state = sources.identity(self._section, run_folder)
         self._width: int | None = None
@@ -71,45 +67,40 @@ class SourceReader:
                 unit_read, kept_rows = self._read_whole(whole, stage)
             self._read[unit_read.number] = unit_read
             self._check_rejected()
-            self._found = self._index([unit_read], kept_rows)
+            self._index_read = self._index([unit_read], kept_rows)
 
     @property
     def index(self) -> Index:
         """The index of the source, once all of it has been read."""
-        assert self._found is not None, "it has been read"
-        return self._found
+        assert self._index_read is not None, "it has been read"
+        return self._index_read
 
     @property
     def complete(self) -> bool:
         """Whether all of the source has been read."""
-        return self._found is not None
+        return self._index_read is not None
 
     def described(self) -> str:
-        """What is known of it, as the note of a stage."""
+        """Its texts and rejected rows, or its units, as the note of a stage."""
         if not self.complete:
             return f"{len(self.units):,} units, which Ray reads{self._left_out}"
         texts = f"{self.index.analysed:,} of {self.index.usable:,} texts"
         return f"{texts}, {self.index.rejected:,} rows rejected{self._left_out}"
 
     def finish(self, cluster: Cluster, stage: Stage | None = None) -> Index:
-        """Read what is not read yet, as the progress of a stage; return the index.
-
-        Raises:
-            UsageError: a unit cannot be read, or the source has too few usable rows.
-            IncompleteRun: a task failed.
-        """
-        if self._found is None:
+        """Read the remaining units, as the progress of a stage, and return the index."""
+        if self._index_read is None:
             try:
-                self._found = self._read_units(cluster, stage)
+                self._index_read = self._read_units(cluster, stage)
             except UsageError:
-                # A mistake does not block the folder; where texts are embedded, the source is read again after damage.
+                # A mistake must not block the folder, except where a source with embedded texts is read again after damage.
                 if self._contents.folder != "shards" or not self._storage.exists("texts"):
                     self._storage.remove(PLANNED)
                 raise
-        return self._found
+        return self._index_read
 
     def read_all(self, cluster: Cluster, journal: Journal, what: str) -> None:
-        """Read all that is not read yet as a stage, «read WHAT»; no stage if all has been read."""
+        """Read the remaining units in a stage, «read WHAT», if there are any."""
         if self.complete:
             return
         with journal.stage(f"read {what}", len(self.units)) as stage:
@@ -117,22 +108,22 @@ class SourceReader:
             stage.note = self.described()
 
     def _read_whole(self, whole: Unit, stage: Stage | None) -> tuple[UnitRead, int]:
-        """Read a source of one unit; returns also how many rows are kept."""
+        """Read a source of one unit; return also how many rows are kept."""
         with sources.unchanged(self._section, self._state, self._run_folder):
             return reading.read_whole(self._storage, self._contents, whole, self._seed, stage)
 
     def _read_units(self, cluster: Cluster, stage: Stage | None) -> Index:
-        """Read the units that no earlier session has read, and then what concerns all of them."""
+        """Read the units that no earlier session has read, then remove repeated ids and draw the sample."""
         self._width = self._contents.begin(self._width)
         where = that_sees(units.local_files(self._section, self.units))
         self.units = self._limited(cluster, self._numbered(cluster, where), where)
-        # A session that goes on reads by the same dimensions.
+        # A resumed session reads by the same dimensions.
         plan = {"source_state": self._state, "units": len(self.units)}
         self._storage.write_json(PLANNED, plan if self._width is None else plan | {"width": self._width})
         existing = set(self._storage.list("shards", ".json"))
         for unit in self.units:
             if reading.unit_name(unit.number) in existing:
-                self._read[unit.number] = self._as_read(unit.number)
+                self._read[unit.number] = reading.as_read(self._storage, unit.number)
                 reading.sweep(self._storage, self._contents, self._read[unit.number])
         if stage is not None:
             stage.resize(len(self.units))  # A limit may leave some out.
@@ -141,7 +132,7 @@ class SourceReader:
         context = Reading(self._storage, self._contents, remaining, self._seed, self._state)
         pieces = [Piece(number, (number,), units.named(self._section, unit)) for number, unit in remaining.items()]
         for piece in run_with_ray_data(cluster, read_unit, pieces, {"how": context}, where):
-            self._read[piece.number] = self._as_read(piece.number)
+            self._read[piece.number] = reading.as_read(self._storage, piece.number)
             if stage is not None:
                 stage.advance(1)
         if missing := len(self.units) - len(self._read):
@@ -157,14 +148,10 @@ class SourceReader:
         return self._index(kept_units, sum(rows for unit in kept_units for rows, _ in unit.parts))
 
     def _forget(self) -> None:
-        """Remove what was read by the dimensions of the first embedding, where most have others."""
+        """Remove all that was read by the dimensions of the first embedding, because most have others."""
         for folder in ("shards", self._contents.folder, "rejected"):
             self._storage.remove(folder)
         self._read, self._width = {}, self._contents.width
-
-    def _as_read(self, number: int) -> UnitRead:
-        """What is known of a unit that has been read."""
-        return reading.as_read(self._storage, reading.unit_name(number))
 
     def _numbered(self, cluster: Cluster, where: dict[str, Any]) -> tuple[Unit, ...]:
         """The units, with their lines counted."""
@@ -174,12 +161,12 @@ class SourceReader:
     def _counted(
         self, cluster: Cluster, count: Callable[..., int], pieces: Sequence[units.SourcePart], where: dict[str, Any]
     ) -> list[int]:
-        """What tasks count in each piece."""
+        """The count of each piece, by tasks."""
         work = [(self._section, piece, self._contents.columns) for piece in pieces]
         return results(cluster, count, work, "count of rows", where)
 
     def _limited(self, cluster: Cluster, planned: tuple[Unit, ...], where: dict[str, Any]) -> tuple[Unit, ...]:
-        """The units that hold the first rows, if only these are asked for; rows that are not known are counted."""
+        """The units of the first `limit` rows, if there is a limit; rows that are not known are counted."""
         limit, limited_units = self._section.limit, list[Unit]()
         if limit is None:
             return planned
@@ -208,7 +195,7 @@ class SourceReader:
         return names
 
     def _sampled(self, cluster: Cluster, size: int, repeated: list[str], where: dict[str, Any]) -> list[UnitRead]:
-        """Draw the sample, read the units that hold rows of it once more, and group these rows; return the groups."""
+        """Draw the sample, read the units with its rows again, and write these rows in groups; return the groups."""
         name, numbers = f"{of_unit('drawn', 0)}.parquet", [unit.number for unit in self.units]
         copies = self._copies(cluster, size)
         (counts,) = self._results(cluster, distinct.sampled, [(numbers, size, (repeated, copies), name)], "sample")
@@ -229,7 +216,7 @@ class SourceReader:
         return self._results(cluster, reading.regroup, work, "group of the sample")
 
     def _copies(self, cluster: Cluster, size: int) -> list[str]:
-        """Find the rows without ids that a sample may take though an earlier row has their content; return their tables."""
+        """Write the tables of rows without ids whose content an earlier row has; return the tables' names."""
         read = [self._read[unit.number] for unit in self.units]
         if len(read) < 2 or not any(unit.unnamed for unit in read):
             return []
@@ -241,14 +228,14 @@ class SourceReader:
         return names
 
     def _partitions(self, read: Sequence[UnitRead]) -> int:
-        """In how many parts the ids of units are compared."""
+        """The number of partitions in which ids are compared."""
         return max(1, -(-sum(unit.usable for unit in read) // distinct.PARTITION_IDS))
 
     def _results(
         self, cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]], name: str,
         where: dict[str, Any] | None = None,
     ) -> list[Any]:  # fmt: skip
-        """The results of a function of the storage and of each of these arguments, run as tasks."""
+        """The results of tasks that call a function with the storage and each of these arguments."""
         return results(cluster, function, [(self._storage, *arguments) for arguments in work], name, where)
 
     def _shards(self, kept_units: Sequence[UnitRead]) -> list[Shard]:
@@ -279,7 +266,7 @@ class SourceReader:
 
 
 class Reading(NamedTuple):
-    """What every task that reads units knows."""
+    """The context of every task that reads units."""
 
     storage: Storage
     contents: Contents

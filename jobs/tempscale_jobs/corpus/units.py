@@ -1,8 +1,8 @@
-"""Plan a source as units, which are read independently of one another, and read the rows of one.
+"""Divide a source into units, which tasks read independently, and read the rows of a unit.
 
-A unit is a run of consecutive pieces: ranges of rows of a Parquet file, of a Lance fragment or of a file of a Delta table;
-ranges of a plain file's bytes; CSV files and compressed files as they are; shards of a hub data set. Units follow from the
-source and the settings `unit_rows` and `unit_bytes` alone, so they are the same for any number of workers and each time.
+A unit is a run of consecutive pieces: ranges of rows of a Parquet file, of a Lance fragment or of a Delta table's file;
+ranges of a plain file's bytes; whole CSV files and compressed files; shards of a hub data set. Units depend on the source
+and the settings `unit_rows` and `unit_bytes` alone, so they are the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Sizes(Protocol):
 
 
 class SourcePart(NamedTuple):
-    """What is read of one file, table or data set at a time."""
+    """A part of one file, table or data set."""
 
     kind: str
     """parquet, lines, file, lance, delta, hub; or source: all of it, as `sources.records` reads it."""
     file: str = ""
     """The file; for a table its version, and the file of a Delta table; the number of a hub data set's shard."""
     place: str = ""
-    """The name that the rows' places begin with."""
+    """The beginning of the rows' places."""
     first: int = 0
     last: int = 0
     """The rows, or bytes of lines, from `first` to before `last`."""
     row: int | None = 0
-    """The number of the first row in its place; None until the lines before it are counted."""
+    """The number of the first row in its file; None until the lines before it are counted."""
     rows: int | None = None
-    """How many rows, where that is known before they are read."""
+    """The number of rows; None if it is known only after reading."""
     bytes: int = 0
 
 
@@ -66,7 +66,7 @@ class Unit:
 
     @property
     def rows(self) -> int | None:
-        """How many rows it has, where that is known before they are read."""
+        """The number of rows; None if it is known only after reading."""
         known = [piece.rows for piece in self.pieces]
         return None if None in known else sum(filter(None, known))
 
@@ -82,11 +82,7 @@ class Unit:
 
 
 def plan(section: Source, columns: Columns, sizes: Sizes, run_folder: str | None = None) -> tuple[Unit, ...]:
-    """The units of a source in its order; one that is small, can be read only once or only here is a single unit.
-
-    Raises:
-        UsageError: there is no such source, a column is missing, or a file cannot be read.
-    """
+    """The units of a source in its order; one that is small, or can be read only once or only here, is a single unit."""
     units, pieces, rows, size = list[Unit](), list[SourcePart](), 0, 0
     for piece in _pieces(section, columns, sizes, run_folder):
         if pieces and (rows + (piece.rows or 0) > sizes.unit_rows or size + piece.bytes > sizes.unit_bytes):
@@ -102,11 +98,7 @@ def plan(section: Source, columns: Columns, sizes: Sizes, run_folder: str | None
 
 
 def records(section: Source, unit: Unit, columns: Columns, run_folder: str | None = None) -> Iterator[Record]:
-    """The rows of a unit, in the source's order and with the places that they have there.
-
-    Raises:
-        UsageError: a column is missing, or a file cannot be read.
-    """
+    """The rows of a unit, in the source's order and with their places in the source."""
     if unit.is_whole:
         yield from sources.records(section, columns, run_folder)
         return
@@ -116,10 +108,8 @@ def records(section: Source, unit: Unit, columns: Columns, run_folder: str | Non
 
 @contextmanager
 def unchanged(section: Source, unit: Unit, state: dict[str, Any]) -> Iterator[None]:
-    """Raise a Changed if the files of a unit were not in the state in which its source was planned all the while.
-
-    A table is read as of its version, and a data set of the hub as of its revision.
-    """
+    """Raise a Changed if the files of a unit differ from the planned state before or after the block."""
+    # A table is read as of its version, and a data set of the hub as of its revision.
     files = sorted({piece.file for piece in unit.pieces if piece.kind in ("parquet", "lines", "file")})
     of_folder = any(piece.kind == "hub" for piece in unit.pieces)
     with sources.unchanged(section, state, files=None if of_folder else files) if files or of_folder else nullcontext():
@@ -127,12 +117,12 @@ def unchanged(section: Source, unit: Unit, state: dict[str, Any]) -> Iterator[No
 
 
 def rows_in(section: Source, piece: SourcePart, columns: Columns) -> int:
-    """How many rows a piece has; a blank line is none."""
+    """The number of rows of a piece; a blank line is none."""
     return sum(1 for _ in _records(section, piece, columns)) if piece.rows is None else piece.rows
 
 
 def lines_in(section: Source, piece: SourcePart, columns: Columns) -> int:
-    """How many lines begin in a piece of a plain file, blank ones too."""
+    """The number of lines that begin in a piece of a plain file, also blank ones."""
     with sources.readable(piece.file), sources.file_system(section).open(piece.file, "rb") as stream:
         # A line begins at the first byte of a file and behind each line feed.
         count, at = int(piece.first == 0), max(0, piece.first - 1)
@@ -143,7 +133,7 @@ def lines_in(section: Source, piece: SourcePart, columns: Columns) -> int:
 
 
 def numbered(units: Sequence[Unit], lines: Sequence[int]) -> tuple[Unit, ...]:
-    """The units with the number of each piece's first line, from the lines of each piece that has lines, in their order."""
+    """The units with the number of each piece's first line; `lines` counts those of each piece of lines, in order."""
     counts, numbered_units = iter(lines), list[Unit]()
     file, row = "", 0
     for unit in units:
@@ -160,11 +150,11 @@ def numbered(units: Sequence[Unit], lines: Sequence[int]) -> tuple[Unit, ...]:
 
 def _pieces(section: Source, columns: Columns, sizes: Sizes, run_folder: str | None) -> Iterator[SourcePart]:
     source = section.source
-    if source.startswith("docstrings:"):  # Of this machine's packages, and distinct among all of them.
+    if source.startswith("docstrings:"):  # The packages are on this machine, and texts are compared among all of them.
         yield SourcePart("source")
     elif hub.is_dataset(source):
         shards = hub.shards(source)
-        # A data set's shards are files: each alone, because nothing tells how long it is.
+        # A data set's shards are files of unknown length: each is a unit.
         if shards < 2:
             yield SourcePart("source")
         else:
@@ -200,7 +190,7 @@ def _files(section: Source, columns: Columns, sizes: Sizes, run_folder: str | No
                 ]
             if kind in ("jsonl", "text") and readers.is_plain(file) and size > sizes.unit_bytes:
                 with fs.open(file, "rb") as stream:
-                    readers.beginning(stream, place)  # It is refused here if it is no UTF-8.
+                    readers.beginning(stream, place)  # Raises if the file is not UTF-8.
                 cuts = [*range(0, size, sizes.unit_bytes), size]
                 return [
                     SourcePart("lines", file, place, first, last, None if first else 0, bytes=last - first)
@@ -239,7 +229,7 @@ def _records(section: Source, piece: SourcePart, columns: Columns) -> Iterator[R
 
 
 def named(section: Source, unit: Unit) -> str:
-    """The name of a unit in words: its first piece, by file and rows, and how many more there are."""
+    """A unit in words: its first piece, by file and rows, and the number of further pieces."""
     first, more = unit.pieces[0], len(unit.pieces) - 1
     name = f"unit {unit.number}: {_named(section, first)}"
     return name + (f" and {more:,} more" if more else "")
@@ -249,13 +239,13 @@ def _named(section: Source, piece: SourcePart) -> str:
     if piece.kind == "hub":
         return f"shard {piece.file} of {masked(section.source)}"
     file = piece.place or masked(section.source)
-    if piece.row is None or piece.rows is None:  # Which rows these are is known once they are read.
+    if piece.row is None or piece.rows is None:  # The rows are known only after reading.
         return file if piece.kind != "lines" else f"{file}, bytes {piece.first:,} to {piece.last - 1:,}"
     return f"{file}, rows {piece.row:,} to {piece.row + piece.rows - 1:,}"
 
 
 def local_files(section: Source, units: Sequence[Unit]) -> list[str]:
-    """The files of this machine that units are read from; empty where they come from elsewhere."""
+    """The files of this machine that units are read from; empty for other sources."""
     files = {piece.file for unit in units for piece in unit.pieces if piece.kind in ("parquet", "lines", "file")}
     if files and sources.is_local(section):
         return sorted(files)

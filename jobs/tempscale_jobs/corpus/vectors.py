@@ -1,7 +1,4 @@
-"""Read user-supplied embeddings from a column into texts/; no model runs.
-
-Length collapse and exposure need only embeddings and lengths. SOCM and the prefix probe need tokens and are skipped.
-"""
+"""Read a user's embeddings from a column into texts/; no model runs, so SOCM and the prefix probe are left out."""
 
 from __future__ import annotations
 
@@ -52,7 +49,7 @@ class Vectors:
     def __init__(self, folder: str, corpus: Corpus, run_folder: str) -> None:
         self.corpus, self.folder, self._run_folder = corpus, folder, run_folder
         self.width: int | None = None
-        """The dimensions by which rows are read; those of the first row where nothing is known yet."""
+        """The dimensions by which rows are read; None: those of the first row."""
 
     @property
     def columns(self) -> Columns:
@@ -60,24 +57,20 @@ class Vectors:
         return columns_of(self.corpus)
 
     def begin(self, width: int | None) -> int | None:
-        """Read by these dimensions, or by those of the source's first usable embedding; returns them."""
+        """Read by these dimensions, or by those of the source's first usable embedding; return them."""
         if width is None:
             counts, reader = Counts(), Reader(self.corpus)
             usable_rows = usable(rows(self.corpus, self._run_folder), self.corpus.limit, counts, None, reader)
             if next(usable_rows, None) is None:
-                self.agrees(reader.widths.items())  # A mistake in the options is the reason, if there is one.
+                self.agrees(reader.widths.items())  # Raises if a mistake in the options is the reason.
             width = reader.width
         self.width = width
         return width
 
     def agrees(self, widths: Iterable[tuple[int, int]]) -> bool:
-        """Whether rows were read by the dimensions that most have; otherwise they must be read again, by these.
-
-        Raises:
-            UsageError: the options do not fit these dimensions.
-        """
+        """Whether rows were read by the dimensions that most have; otherwise they must be read again, by these."""
         reader, counts = Reader(self.corpus), Counter[int]()
-        for width, count in widths:  # In the source's order, which decides between equally frequent ones.
+        for width, count in widths:  # The source's order decides between equally frequent ones.
             counts[width] += count
         if not counts:
             return True
@@ -103,7 +96,7 @@ class Vectors:
         return iter(lambda: list(islice(iterator, PART)), [])
 
     def table(self, items: Sequence[Vector]) -> pa.Table:
-        """Embeddings as texts/ keeps them."""
+        """The table of a part of texts/."""
         matrix = np.stack([item.embedding for item in items])
         nothing = pa.nulls(len(items), pa.float32())
         return texts(matrix.shape[1]).build(
@@ -127,22 +120,22 @@ class Vectors:
         return map(Vector, ids, parts.matrix(table, "embedding"), lengths, documents)
 
     def characters(self, items: Sequence[Vector]) -> int:
-        """Nothing: they are not embedded again."""
+        """Zero: they are not embedded."""
         return 0
 
 
 class Reader:
-    """Returns (embedding, length) of a row, or why it is not usable; unless `width` is given, the first row decides it."""
+    """Reads (embedding, length) of rows, or why one is not usable; without `width`, the first row's dimensions count."""
 
     def __init__(self, settings: Corpus, width: int | None = None) -> None:
         self._settings, self._dims = settings, settings.dims
         self._scale = np.asarray(settings.scale, dtype=np.float64)
         self.width = width
         self.widths = Counter[int]()
-        """How many rows have how many dimensions, in the order in which these were first seen."""
+        """The number of rows by dimensions, in the order of their first appearance."""
 
     def __call__(self, values: tuple[Any, Any, Any]) -> tuple[tuple[np.ndarray, int] | None, str | None]:
-        """Read a row's values of the embedding's, the length's and the text's column."""
+        """Read a row's cells (embedding, length, text)."""
         embedding, length, text = values
         size, problem = self._length(length, text)
         if problem is not None:
@@ -173,7 +166,7 @@ class Reader:
         return None
 
     def _numbers(self, value: Any) -> tuple[np.ndarray | None, str | None]:
-        if isinstance(value, str):  # CSV has no lists: pandas and pgvector write them as texts of this form.
+        if isinstance(value, str):  # CSV has no lists: pandas and pgvector write them as JSON.
             with suppress(ValueError, RecursionError):
                 value = json.loads(value)
         if value is None:
@@ -215,7 +208,7 @@ def unit_rows(rows: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
     finite = np.isfinite(largest)
     problems = dict.fromkeys(np.flatnonzero(~finite).tolist(), NOT_FINITE)
     problems |= dict.fromkeys(np.flatnonzero(largest == 0).tolist(), "the embedding is zero and has no direction")
-    # A power of two is exact, and squares of what is left neither overflow nor vanish.
+    # Division by a power of two is exact, and afterwards squares neither overflow nor vanish.
     _, exponent = np.frexp(np.where(finite, largest, 1.0))
     scaled = np.ldexp(rows, -exponent[:, None])
     with np.errstate(invalid="ignore"):

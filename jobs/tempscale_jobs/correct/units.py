@@ -1,7 +1,7 @@
-"""The row groups of a table of embeddings, a unit's rows as corrected parts below vectors/, and the rows that have none.
+"""Correct the row groups of a table of embeddings: write parts below vectors/ and the rejected rows.
 
-A unit is read a few rows at a time, so memory does not depend on the size of its row groups; which rows go into a part
-depends on the files and the settings alone. A unit is done when its file in shards/ exists, which is written last.
+A unit is read a few rows at a time, so memory does not depend on the size of its row groups. The rows of a part depend on
+the files and the settings alone. A unit is finished when its file in shards/ exists, which is written last.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.urls import masked
 
 VECTORS = "vectors"
-"""The folder of the corrected embeddings."""
+"""The folder of corrected embeddings."""
 AT_ONCE = 8192
-"""Rows that are corrected at a time."""
+"""Rows that are corrected at once."""
 ROWS_OF_A_PART = 65_536
 _READERS = 16
 _SHOWN = 24
@@ -56,7 +56,7 @@ class RowGroups(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What every unit is read and written by; small, because it goes to every task."""
+    """The context of every task, which is sent to each and therefore small."""
 
     storage: Storage
     given: Embeddings
@@ -65,12 +65,12 @@ class Task:
     equal_norms: bool
 
     def done(self, unit: int) -> str:
-        """The name of the file that says that a unit is done."""
+        """The name of the file that marks a unit as finished."""
         return f"{of_unit('corrected', unit)}.json"
 
 
 def columns_of(given: Embeddings) -> Columns:
-    """The columns that every file must have."""
+    """The required columns of every file."""
     needed: dict[str, str | None] = {given.column: "--embedding-column"}
     if given.length_column is not None:
         needed[given.length_column] = "--length-column"
@@ -78,11 +78,7 @@ def columns_of(given: Embeddings) -> Columns:
 
 
 def plan(given: Embeddings, columns: Columns, out: str) -> tuple[RowGroups, ...]:
-    """The units of all files, in their order.
-
-    Raises:
-        UsageError: there is no such file, one is no Parquet, cannot be read or lacks a column, or their columns differ.
-    """
+    """The units of all files, in order; a UsageError if one is no Parquet, lacks a column or has others than the first."""
     source = given.source
     if source.startswith("docstrings:") or hub.is_dataset(source):
         raise UsageError(f"embeddings '{masked(source)}': give Parquet files")
@@ -122,7 +118,7 @@ def plan(given: Embeddings, columns: Columns, out: str) -> tuple[RowGroups, ...]
 
 
 def _check_schema(embeddings: Embeddings, file: str, schema: pa.Schema, first: pa.Schema) -> None:
-    """Raise if a file's embeddings are no lists of numbers, or if its columns are not those of the first file."""
+    """Raise if a file's embeddings are no lists of numbers, or if it has other columns than the first file."""
     kind = schema.field(embeddings.column).type
     listed = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     numbers = (pa.types.is_floating, pa.types.is_integer, pa.types.is_decimal)
@@ -137,7 +133,7 @@ def _check_schema(embeddings: Embeddings, file: str, schema: pa.Schema, first: p
 
 
 def check_lengths(given: Embeddings, units: tuple[RowGroups, ...]) -> None:
-    """Raise a UsageError if the first rows have texts where lengths are asked for, and none is a number in digits."""
+    """Raise a UsageError if the first rows have texts instead of lengths, and none is a number in digits."""
     first = next(batches(given, units[0]), None)
     if given.length_column is None or first is None:
         return
@@ -148,10 +144,8 @@ def check_lengths(given: Embeddings, units: tuple[RowGroups, ...]) -> None:
 
 
 def other_dimensions(given: Embeddings, units: tuple[RowGroups, ...], wanted: int) -> int | None:
-    """The most frequent dimensions if no embedding that is looked at has the wanted ones; None if one has, or all are null.
-
-    All of the first unit is looked at, and the first rows of the others: how many rows fit is known when all are read.
-    """
+    """The most frequent dimensions if no embedding that is read has the `wanted` ones; None if one has, or all are null."""
+    # All of the first unit is looked at, and the first rows of the others: how many rows fit is known when all are read.
     sizes = Counter[int]()
     for unit in units:
         for batch in batches(given, unit):
@@ -164,7 +158,7 @@ def other_dimensions(given: Embeddings, units: tuple[RowGroups, ...], wanted: in
 
 
 def correct(number: int, task: Task, units: dict[int, RowGroups]) -> None:
-    """Correct a unit, unless it is done."""
+    """Correct a unit, unless it is finished."""
     if not task.storage.exists(task.done(number)):
         with threadpool_limits(1):  # The last bits of a product may depend on the number of threads.
             task.storage.write_json(task.done(number), correct_unit(task, units[number]))
@@ -172,7 +166,7 @@ def correct(number: int, task: Task, units: dict[int, RowGroups]) -> None:
 
 
 def correct_unit(task: Task, unit: RowGroups) -> dict[str, Any]:
-    """Write the parts of a unit; return how many rows they have and why others have none."""
+    """Write the parts of a unit; return the number of corrected rows and the reasons of rejected ones."""
     rejects, reasons = Rejects(task.storage, unit.number), Counter[str]()
     waiting, number, corrected, row = list[pa.Table](), 0, 0, unit.first
     for batch in batches(task.given, unit):
@@ -198,7 +192,7 @@ def batches(given: Embeddings, unit: RowGroups) -> Iterator[pa.Table]:
 
 
 def _written(task: Task, unit: RowGroups, number: int, waiting: list[pa.Table]) -> int:
-    """Write a part, if there is a row for it; return the number of the next."""
+    """Write a part, if it has a row; return the number of the next part."""
     whole = pa.concat_tables(waiting) if waiting else None
     if whole is None or not whole.num_rows:
         return number
@@ -208,7 +202,7 @@ def _written(task: Task, unit: RowGroups, number: int, waiting: list[pa.Table]) 
 
 
 def moved_rows(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
-    """The usable rows of a batch with corrected embeddings; and why others are not usable, by their number."""
+    """The usable rows of a batch with corrected embeddings, and why the others are not usable, by number."""
     embeddings, correction = task.given, task.correction
     needed = correction.needs_tokens if task.side == "documents" else correction.needs_query_tokens
     column = batch.column(embeddings.column).combine_chunks()
@@ -219,7 +213,7 @@ def moved_rows(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
         wrong[k] = "the embedding is null" if sizes[k] < 0 else message
     lengths = np.ones(batch.num_rows)
     if needed:
-        assert embeddings.length_column is not None, "it has been asked for"
+        assert embeddings.length_column is not None, "the command requires it"
         tokens_of = readers.values(batch.column(embeddings.length_column).combine_chunks())
         whole = list(map(whole_length, tokens_of))
         lengths = np.array([length or 1 for length in whole])

@@ -15,14 +15,11 @@ from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
 from tempscale.stats.sample import keyed_hash
 
 _END = 0.2
-"""The share of queries, and of relevant documents, that S1 calls the longest or the shortest."""
+"""S1's longest and shortest queries, or relevant documents, are such a share of them."""
 
 
 def by_length(own: pl.DataFrame, base: pl.DataFrame | None, edges: Sequence[int]) -> list[dict[str, Any]]:
-    """One row per length interval that has items; no rows where single items have no value, such as the pairs of STS.
-
-    `own` are the cell's items of one split and subset, `base` the same items under the first temperature.
-    """
+    """One row per length interval of a cell's items (`own`), with changes from `base`, those at the first temperature."""
     if own.is_empty() or own["value"].null_count() or own["tokens"].null_count():
         return []
     interval = np.asarray(edges)[interval_of(own["tokens"].to_numpy().astype(np.int64), edges)]
@@ -40,7 +37,7 @@ def by_length(own: pl.DataFrame, base: pl.DataFrame | None, edges: Sequence[int]
             row[change] = row[f"{change}_se"] = None
             if known and base is not None and group[f"{name}_first"].null_count() == 0:
                 row[change], row[f"{change}_se"] = paired.mean((group[name] - group[f"{name}_first"]).to_numpy())
-        if group["right"].null_count() == 0:  # The texts that a classifier learns from are resampled, too.
+        if group["right"].null_count() == 0:  # Each experiment of a classification also draws other training texts.
             accuracies = experiments(group["right"])
             row["value_se"] = together(row["value_se"], accuracies)
             if base is not None and group["right_first"].null_count() == 0:
@@ -56,20 +53,20 @@ def experiments(right: pl.Series) -> np.ndarray:
 
 
 def together(error: float | None, drawn: np.ndarray) -> float | None:
-    """The error over items combined with the error over experiments, which learn from different draws: √(se² + se²)."""
+    """The errors over items and over experiments, which learn from different draws, combined: √(se² + se²)."""
     drawn_error = paired.mean(drawn).se
     return None if error is None or drawn_error is None else math.hypot(error, drawn_error)
 
 
 def sources(items: pl.DataFrame) -> np.ndarray:
-    """The id of each item's text, or of the text that it is a window of."""
+    """The id of each item's text; for a window, of its whole text."""
     names = [row["item"].rpartition("[")[0] if row["window"] else row["item"] for row in items.to_dicts()]
     return np.array(names)
 
 
 def held_out(names: Iterable[str], share: float, seed: int) -> np.ndarray:
-    """Which items a choice is confirmed by and not made by: a share of them, by their ids alone."""
-    # The key is not the id alone: the test texts of a user's classification were drawn by that and the same seed.
+    """Whether each item is held out, to confirm a choice: a share of the items, by their ids alone."""
+    # The key has a prefix because the id and the seed alone drew the test texts of a user's classification.
     return np.array([keyed_hash(f"held out {name}", seed) / 2**64 < share for name in names], dtype=bool)
 
 
@@ -88,10 +85,7 @@ def mark_best(rows: list[dict[str, Any]]) -> None:
 def shortest_and_longest(
     own: pl.DataFrame, base: pl.DataFrame | None, relevant: pl.DataFrame, base_relevant: pl.DataFrame | None
 ) -> list[dict[str, Any]]:
-    """NDCG@100 of the shortest and the longest fifth of queries, and the rank of these fifths of relevant documents.
-
-    `own` and `relevant` are of one split and subset; `base` and `base_relevant` are the same under the first temperature.
-    """
+    """NDCG@100 of the shortest and the longest fifth of queries, and the rank of these fifths of relevant documents."""
     rows = []
     if not own.is_empty() and own["ndcg_at_100"].null_count() == 0:
         values = own.select("item", "tokens", pl.col("ndcg_at_100").alias("value"), pl.col("item").alias("cluster"))
@@ -110,10 +104,8 @@ def shortest_and_longest(
 
 
 def _ranks(relevant: pl.DataFrame) -> pl.DataFrame:
-    """The rank of each relevant document, and its length before it was cut, because windows differ between models.
-
-    A document that is not among those to be reranked gets the rank after the last one.
-    """
+    """The rank of each relevant document, one after the last where it is not ranked, and its length before it was cut."""
+    # Before it was cut, because windows differ between models.
     lost = pl.col("rank").is_null()
     value = pl.when(lost).then(pl.col("found") + 1).otherwise(pl.col("rank")).cast(pl.Float64)
     whole = pl.col("tokens_whole").alias("tokens")
@@ -121,10 +113,7 @@ def _ranks(relevant: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ends(figure: str, values: pl.DataFrame, keys: list[str]) -> list[dict[str, Any]]:
-    """One row for each end, over a fifth of the distinct documents (or queries), the same for every temperature.
-
-    No rows where both ends have the same length, such as documents that are all cut at the window.
-    """
+    """One row for each end, over a fifth of the distinct documents (or queries); none where both ends are equally long."""
     lengths = values.select("tokens", pl.col(keys[0])).unique().sort("tokens", keys[0])
     if lengths["tokens"].null_count() or (count := math.ceil(_END * len(lengths))) < VALUES_FOR_A_SENTENCE:
         return []
@@ -147,7 +136,7 @@ def _ends(figure: str, values: pl.DataFrame, keys: list[str]) -> list[dict[str, 
 
 
 def case(query: float | None, document: float | None, reference: float | None) -> str:
-    """The sides that a pair of temperatures changes (S1 Table 2)."""
+    """The sides whose temperature a pair changes (S1 Table 2)."""
     if query == document:
         return "neither" if query == reference else "both"
     if document == reference:

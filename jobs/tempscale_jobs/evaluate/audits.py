@@ -1,8 +1,4 @@
-"""Compare finished audits with downstream scores: rank correlation over models, and models against their backbones.
-
-S2 (arXiv 2604.27398) Fig 5 and Table 2: Spearman's ρ of mean SOCM, and of S/‖μ‖², with the mean score of a benchmark over
-models. Table 1: each fine-tuned model next to its backbone.
-"""
+"""Compare finished audits with downstream scores, over models (S2 Fig 5, Table 2) and with backbones (S2 Table 1)."""
 
 from __future__ import annotations
 
@@ -47,15 +43,9 @@ class AuditFigures(NamedTuple):
 
 _COLUMNS = [name for name in AuditFigures._fields if name not in ("fingerprint", "folder")]
 
-# ---------------------------------------------------------------------------------------------- reading audits
-
 
 def measures(folders: Sequence[str]) -> list[AuditFigures]:
-    """Every model and temperature of the audits in these folders, in the order of the folders and of their tables.
-
-    Raises:
-        UsageError: a folder has no finished audit of models, or two have the same model and temperature.
-    """
+    """Every model and temperature of these audits, in the order of the folders and of their tables."""
     measured: dict[tuple[str, str], AuditFigures] = {}
     for folder in folders:
         storage = Storage(folder)
@@ -85,7 +75,7 @@ def _models(storage: Storage, folder: str) -> dict[str, Any]:
         models: dict[str, Any] = record["models"]
         if all(model["fingerprint"] for model in models.values()):
             return models
-        # Such audits all have one label and no fingerprint, so that they cannot be matched with scores.
+        # Such audits have no fingerprint, so they cannot be matched with scores.
         raise UsageError(
             f"'{name}' holds an audit of user-supplied embeddings, whose model is not known; give audits of models"
         )
@@ -103,14 +93,9 @@ def _given_twice(first: AuditFigures, second: AuditFigures) -> UsageError:
     )
 
 
-# ---------------------------------------------------------------------------------------------- comparison with scores
-
-
 def correlations(measured: Sequence[AuditFigures], scores: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Spearman's ρ over models of each measure with each task's score, for each temperature (S2 Fig 5, Table 2).
-
-    Each of `scores` has fingerprint, temperature (canonical text), task (None for the mean over tasks) and score.
-    """
+    """Spearman's ρ over models of each measure with each task's score, for each temperature (S2 Fig 5, Table 2)."""
+    # A score has fingerprint, temperature (canonical text), task (None for the mean over tasks) and score.
     by_place = _by_place(scores)
     rows: list[dict[str, Any]] = []
     for temperature in dict.fromkeys(entry.temperature for entry in measured):
@@ -133,13 +118,7 @@ def correlations(measured: Sequence[AuditFigures], scores: Sequence[Mapping[str,
 def against_backbones(
     measured: Sequence[AuditFigures], scores: Sequence[Mapping[str, Any]], backbones: Mapping[str, str]
 ) -> list[dict[str, Any]]:
-    """One row per model and temperature with its change from its backbone under the same temperature (S2 Table 1).
-
-    `backbones` maps a model's label to the label of the model that it was trained from.
-
-    Raises:
-        UsageError: a label belongs to no model or to several, or a model is its own backbone.
-    """
+    """One row per model and temperature with its change from its backbone (`backbones`: label by label; S2 Table 1)."""
     _check(measured, backbones)
     by_place = _by_place(scores)
     by_label = {(entry.model, entry.temperature): entry for entry in measured}
@@ -169,7 +148,7 @@ def _check(measured: Sequence[AuditFigures], backbones: Mapping[str, str]) -> No
         for label in (model, backbone):
             if label not in known:
                 names = ", ".join(f"'{name}'" for name in known) or "none"
-                raise UsageError(f"backbones name '{label}', which no audit holds; models that are there: {names}")
+                raise UsageError(f"backbones name '{label}', which is in no audit; the audits have {names}")
             if len(known[label]) > 1:
                 raise UsageError(
                     f"backbones name '{label}', and the audits hold {len(known[label])} models of that name; "
@@ -191,17 +170,11 @@ def _difference(value: float | None, base: float | None) -> float | None:
     return value - base if value is not None and base is not None else None
 
 
-# ---------------------------------------------------------------------------------------------- errors of a change
-
-
 def _error(entry: AuditFigures, base: AuditFigures) -> float | None:
-    """Standard error of the difference of two models' mean SOCM, for texts drawn like these.
-
-    It is that of paired differences where one audit measured both models on the same texts, else √(se² + se²).
-    """
+    """Standard error of the difference of two models' mean SOCM: paired if one audit measured both, else √(se² + se²)."""
     if entry.folder == base.folder:
         means, base_means = _text_means(entry), _text_means(base)
-        # The order of the texts may differ: they are sorted by length in each model's own tokens.
+        # The texts may be in another order: they are sorted by length in each model's tokens.
         if (
             means is not None
             and base_means is not None
@@ -223,10 +196,10 @@ def _error(entry: AuditFigures, base: AuditFigures) -> float | None:
 
 
 def _text_means(entry: AuditFigures) -> dict[str, tuple[float, int | None]] | None:
-    """Each sampled text's mean SOCM with all others, and its document; None where SOCM is not that of a random sample."""
+    """Each sampled text's mean SOCM with all others, and its document; None if SOCM is not of a random sample."""
     storage, at, record = _measured_socm(entry)
     if record is None or record.get("way") == "groups" or isinstance(record.get("groups"), dict):
-        return None  # Where an earlier version drew texts by length interval, the models' samples differ.
+        return None  # An earlier version drew texts by length interval, which differ between models.
     if not storage.exists(means_by_text(at)):
         return None
     table = storage.read_table(means_by_text(at), ["text_id", "overall"], DOCUMENT)
@@ -234,7 +207,7 @@ def _text_means(entry: AuditFigures) -> dict[str, tuple[float, int | None]] | No
 
 
 class _Replicates(NamedTuple):
-    """The mean SOCM without each group, and what its error for another corpus has besides."""
+    """The jackknife replicates of mean SOCM, and the terms of its error for another corpus."""
 
     drawn: str
     """A digest of the groups' texts."""
@@ -242,7 +215,7 @@ class _Replicates(NamedTuple):
     interval_means: np.ndarray
     """The mean of a text of each interval with all texts; NaN where it is not known."""
     covariance: np.ndarray
-    """That of the intervals' shares (see covariance_of_shares)."""
+    """The covariance of the intervals' shares (see covariance_of_shares)."""
 
     def error_of_change(self, other: _Replicates) -> float:
         """The standard error of the difference of two means from the same groups."""
@@ -252,7 +225,7 @@ class _Replicates(NamedTuple):
 
 
 def _replicates(entry: AuditFigures) -> _Replicates | None:
-    """The estimates without each group; None where there are no groups."""
+    """The jackknife replicates; None if SOCM is not measured on groups."""
     storage, at, record = _measured_socm(entry)
     if record is None or record.get("way") != "groups":
         return None
@@ -262,7 +235,7 @@ def _replicates(entry: AuditFigures) -> _Replicates | None:
 
 
 def _measured_socm(entry: AuditFigures) -> tuple[Storage, str, dict[str, Any] | None]:
-    """Where an audit measured SOCM, and what it wrote of it."""
+    """The storage and folder of an audit's SOCM, and its record; None without one."""
     storage = Storage(entry.folder)
     at = place("partials/socm", entry.model, Temperature.of(entry.temperature))
     return storage, at, storage.read_json(f"{at}/done.json") if storage.exists(f"{at}/done.json") else None

@@ -1,6 +1,6 @@
-"""Score the cells of an evaluation on Ray; a worker keeps a task and its tokens from one temperature to the next.
+"""Score the cells of an evaluation on Ray; a worker keeps a task and its tokens for the next temperature.
 
-A task whose corpus has several pieces is scored later, when all workers have embedded its documents: see `documents`.
+A task with a large corpus is scored later, after all workers have embedded its documents: see `documents`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.evaluate import documents, tasks
 from tempscale_jobs.evaluate.corrected import Corrections
 from tempscale_jobs.evaluate.documents import Call, Large
-from tempscale_jobs.evaluate.held import held, sentence
+from tempscale_jobs.evaluate.loaded_task import load_once, sentence
 from tempscale_jobs.evaluate.tasks import Evaluation, RunTask, corrected_folder, folder
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Stage
@@ -27,10 +27,7 @@ def done(run: Run, model: Model, temperature: Temperature, unit: RunTask, state:
 
 
 def work(evaluation: Evaluation, crew: Crew, model: Model, stage: Stage) -> tuple[dict[tuple[str, str], str], list[Large]]:
-    """Score the missing cells of a model, except those that search a large corpus.
-
-    Returns the reason for each failed cell, by task and canonical temperature, and the tasks with a large corpus.
-    """
+    """Score a model's missing cells; return why cells failed, by task and temperature, and the tasks with a large corpus."""
     run, pieces = evaluation.run, list[dict[str, Any]]()
     shared = {
         "seed": evaluation.seed, "prompts": evaluation.embedding.prompts, "edges": evaluation.edges,
@@ -43,7 +40,7 @@ def work(evaluation: Evaluation, crew: Crew, model: Model, stage: Stage) -> tupl
         temperatures = evaluation.temperatures(unit)
         missing = [t.canonical for t in temperatures if not done(run, model, t, unit, state)]
         stage.advance(len(temperatures) - len(missing))
-        # Pairs of roles share their embeddings, so one worker scores them all; otherwise each cell is a piece of work.
+        # Pairs of roles share embeddings, so one worker scores them all; otherwise each cell is a piece of work.
         groups = [missing] if len(temperatures) > len(evaluation.given) else [[canonical] for canonical in missing]
         spec = shared | {"unit": unit._asdict(), "state": state}
         pieces += [spec | {"temperatures": group, "embedded": False} for group in groups if group]
@@ -51,7 +48,7 @@ def work(evaluation: Evaluation, crew: Crew, model: Model, stage: Stage) -> tupl
 
 
 def work_on(large: Large, run: Run, crew: Crew, model: Model, stage: Stage) -> dict[tuple[str, str], str]:
-    """Score the cells of a task whose documents are embedded; returns the reason for each failed cell, as `work` does."""
+    """Score the cells of a task whose documents are embedded; return why cells failed, as `work` does."""
     pieces = [large.spec | {"temperatures": [t.canonical], "embedded": True} for t in large.temperatures]
     return _attempted(run, crew, model, pieces, stage)[0]
 
@@ -59,9 +56,9 @@ def work_on(large: Large, run: Run, crew: Crew, model: Model, stage: Stage) -> d
 def _attempted(
     run: Run, crew: Crew, model: Model, specs: list[dict[str, Any]], stage: Stage
 ) -> tuple[dict[tuple[str, str], str], list[Large]]:
-    """Give cells to the crew; returns the reason for each failed one, and the tasks that are to be scored later."""
+    """Let the crew score cells; return why cells failed, and the tasks to be scored later."""
     work = [
-        # Tasks differ; under other temperatures a task takes as long.
+        # A task takes equally long under all temperatures.
         Piece(
             k, (spec,), f"task {spec['unit']['name']} τ {', '.join(spec['temperatures'])}", size=len(spec["temperatures"]),
             alike=f"{len(spec['temperatures'])} {spec['unit']['name']}",
@@ -78,7 +75,7 @@ def _attempted(
         stage.advance(piece.size)
         reasons = dict.fromkeys(spec["temperatures"], f"task '{unit.name}': {failure}")
         for canonical, why in (reasons if report is None else report["wrong"]).items():
-            # A worker that died after its last step has written the cell.
+            # A worker that died in the end may have written the cell.
             if report is not None or not done(run, model, Temperature.of(canonical), unit, spec["state"]):
                 wrong[unit.name, canonical] = why
     large: dict[str, Large] = {}
@@ -90,15 +87,12 @@ def _attempted(
 
 
 def write_cells(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any]:
-    """Score one task and write its cells; a failure is reported and the other temperatures continue.
-
-    If the task has a large corpus whose documents nobody has tried to embed, report the calls for them instead.
-    """
+    """Score one task and write its cells; report failures, or the calls for documents that nobody has tried to embed."""
     from tempscale_jobs.evaluate.scored import ScoringOptions, score
 
     unit, temperatures = RunTask(**spec["unit"]), [Temperature.of(text) for text in spec["temperatures"]]
     report: dict[str, Any] = {"wrong": {}, "calls": []}
-    loaded = held(worker, spec)
+    loaded = load_once(worker, spec)
     if isinstance(loaded, str):
         return report | {"wrong": {t.canonical: loaded for t in temperatures}}
     task, model = loaded
@@ -120,7 +114,7 @@ def write_cells(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
             report["wrong"][temperature.canonical] = sentence(unit.name, error)
             continue
         at = folder(worker.model, temperature, unit)
-        worker.storage.remove(f"{at}/result.json")  # It may be of the same task before its files changed.
+        worker.storage.remove(f"{at}/result.json")  # The task's files may have changed since it was written.
         worker.storage.write_table(f"{at}/items.parquet", ITEM_PART.build_rows(cell.items))
         worker.storage.write_table(f"{at}/relevant.parquet", RELEVANT_PART.build_rows(cell.relevant))
         for corrected in cell.corrected:
@@ -137,7 +131,7 @@ def write_cells(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any
 
 
 def _calls(task: Any, model: Any) -> list[Call]:
-    """See `documents.calls`; none for a task of another form, on which its cell reports what is wrong."""
+    """See `documents.calls`; empty for a task of unknown form, whose cell reports the error."""
     try:
         return documents.calls(task, model)
     except Exception as error:

@@ -1,6 +1,6 @@
-"""Score a retrieval task again with corrected embeddings: the existing ones are changed, no text is embedded again.
+"""Correct the embeddings of a scored retrieval task, without embedding a text again.
 
-A correction is fitted on the documents and on the development queries alone, so that the held-out queries confirm it.
+A correction is fitted on the documents and the development queries alone, so that the held-out queries can confirm it.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ if TYPE_CHECKING:  # It imports mteb, which may not be installed.
     from tempscale_jobs.evaluate.grid_model import EncodedTexts
 
 FITTED = 100_000
-"""Documents that a correction is fitted on, at most: a random sample of more."""
+"""The most documents that a correction is fitted on; of more a random sample is taken."""
 SHOWN, FIFTHS = 10, 5
-"""Places of a list that count for exposure, and intervals of length, each with as many documents."""
+"""The places of a result list that count for exposure, and the number of equally large length intervals."""
 
 
 class CorrectedScores(NamedTuple):
     """A task scored with one correction, or with none."""
 
     recipe: str
-    """Its canonical text, or `PLAIN`;"""
+    """The correction's canonical text, or `PLAIN`."""
     items: list[dict[str, Any]]
-    """the queries, as those of a cell;"""
+    """The queries, as those of a cell."""
     exposure: list[dict[str, Any]]
-    """how often documents of each fifth of length are shown to held-out queries;"""
+    """The exposure of each fifth of documents by length."""
     fitted: list[dict[str, Any]]
-    """the correction of each split and subset, as data;"""
+    """The correction of each split and subset, as data."""
     problem: str | None = None
-    """why it could not be fitted, or None."""
+    """Why the correction could not be fitted."""
 
 
 @dataclass(frozen=True)
 class Corrections:
-    """Which corrections, and which queries they are confirmed by."""
+    """The corrections to fit, and the held-out queries that confirm them."""
 
     recipes: tuple[str, ...]
     held_out: float
     seed: int
 
-    def held(self, names: Sequence[str]) -> np.ndarray:
-        """Which items are held out."""
+    def are_held_out(self, names: Sequence[str]) -> np.ndarray:
+        """Whether each item is held out."""
         return held_out(names, self.held_out, self.seed)
 
 
 class Sides(NamedTuple):
-    """The embeddings of one split and subset, of unit norm, with their ids and their lengths before texts were cut."""
+    """The unit embeddings of one split and subset, with ids and lengths of the texts before they were cut."""
 
     queries: np.ndarray
     query_ids: list[str]
@@ -66,7 +66,7 @@ class Sides(NamedTuple):
 
     @classmethod
     def of(cls, own: Sequence[EncodedTexts]) -> Sides:
-        """Of the calls of one split and subset, whose vectors are in files."""
+        """The sides from the calls of one split and subset, whose vectors are in files."""
         fields: list[Any] = []
         for role in ("query", "document"):
             calls = [texts for texts in own if texts.role == role and texts.vectors is not None]
@@ -77,16 +77,12 @@ class Sides(NamedTuple):
         return cls(*fields)
 
     def fitted(self, recipe: str, how: Corrections) -> Correction:
-        """A correction fitted on the documents, or a sample of them, and on the development queries.
-
-        Raises:
-            CorrectionError: there are too few of either.
-        """
+        """A correction fitted on the documents, or a sample of them, and on the development queries."""
         chosen: Any = slice(None)
         if len(self.document_ids) > FITTED:
             sample = set(seeded_sample(self.document_ids, FITTED, how.seed))
             chosen = np.array([name in sample for name in self.document_ids])
-        development = ~how.held(self.query_ids)
+        development = ~how.are_held_out(self.query_ids)
         documents, lengths = self.documents[chosen], np.maximum(self.document_lengths[chosen], 1)
         return fit(
             recipe, torch.from_numpy(documents), torch.from_numpy(lengths), torch.from_numpy(self.queries[development]),
@@ -97,18 +93,15 @@ class Sides(NamedTuple):
 def exposures(
     here: dict[str, str], sides: Sides, results: dict[str, dict[str, float]], how: Corrections
 ) -> list[dict[str, Any]]:
-    """The exposure of each fifth of the documents by length among the first ten that held-out queries are shown.
-
-        exposure_b = (share of the places that documents of b take)/(share of b in the documents)
-
-    With the standard error over queries. Ties in the order of a list are broken by id, as trec_eval does.
-    """
+    """The exposure of each fifth b of documents by length in the first ten results of held-out queries, with its error."""
+    # exposure_b = (share of the places that documents of b take)/(share of b in the documents)
     edges = np.quantile(sides.document_lengths, np.arange(1, FIFTHS) / FIFTHS, method="nearest")
     fifth = np.searchsorted(edges, sides.document_lengths, side="left")
     of_document = dict(zip(sides.document_ids, fifth.tolist(), strict=True))
     counts = []
-    for query, held in zip(sides.query_ids, how.held(sides.query_ids), strict=True):
+    for query, held in zip(sides.query_ids, how.are_held_out(sides.query_ids), strict=True):
         if held and query in results:
+            # Ties are broken by id, as trec_eval does.
             ranked = sorted(results[query].items(), key=lambda pair: (pair[1], pair[0]), reverse=True)[:SHOWN]
             counts.append(np.bincount([of_document[document] for document, _ in ranked], minlength=FIFTHS))
     rows, matrix = [], np.array(counts).reshape(-1, FIFTHS)

@@ -1,4 +1,4 @@
-"""The documents of large corpora for retrieval, which all workers embed in pieces before the cells are scored."""
+"""Embed the documents of large corpora in pieces on all workers, before the cells are scored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.evaluate.held import held, sentence
+from tempscale_jobs.evaluate.loaded_task import load_once, sentence
 from tempscale_jobs.evaluate.tasks import RunTask
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Model, Run, place
@@ -22,39 +22,38 @@ from tempscale_jobs.workers.dispatch import Crew, Piece
 
 
 class Call(NamedTuple):
-    """The documents that mteb gives the model in one call."""
+    """The documents of one call that mteb makes to the model."""
 
     task: int
-    """The place of its task among those of an aggregate; 0 for a task that is none."""
+    """The place of its task in an aggregate task, else 0."""
     subset: str
     split: str
     first: int
-    """The place in the corpus of its first document."""
+    """The number of its first document in the corpus."""
     documents: int
 
 
 class Large(NamedTuple):
-    """A task that searches a corpus of several pieces, and its cells that are not scored yet."""
+    """A task with a corpus of several pieces, and its missing cells."""
 
     unit: RunTask
     spec: dict[str, Any]
-    """What a worker loads the task by."""
+    """A worker's arguments for loading the task."""
     temperatures: list[Temperature]
     calls: list[Call]
 
     @property
     def of_documents(self) -> list[Temperature]:
-        """The temperatures that documents have in these cells: fewer where cells differ in that of the queries only."""
-        distinct = {_of_documents(temperature): None for temperature in self.temperatures}
-        return list(distinct)
+        """The distinct temperatures of documents in these cells."""
+        return list(dict.fromkeys(temperature.for_role("document") for temperature in self.temperatures))
 
     @property
     def documents(self) -> int:
-        """Number of documents to embed, under all temperatures."""
+        """The number of documents to embed, under all temperatures."""
         return len(self.of_documents) * sum(call.documents for call in self.calls)
 
     def pieces(self) -> Iterator[dict[str, Any]]:
-        """The pieces of all calls under every temperature of documents, cut as the model cuts a call."""
+        """The pieces of all calls under every temperature of documents, divided as the model divides a call."""
         size = self.spec["piece_texts"]
         for temperature in self.of_documents:
             for call in self.calls:
@@ -65,7 +64,7 @@ class Large(NamedTuple):
 
 
 def calls(task: Any, model: Any) -> list[Call]:
-    """The calls for the documents of a loaded task's corpora of several pieces, as mteb will make them."""
+    """The calls that mteb will make for the documents of a loaded task's large corpora."""
     from mteb.abstasks.retrieval import AbsTaskRetrieval
     from mteb.models.search_wrappers import SearchEncoderWrapper
 
@@ -78,7 +77,7 @@ def calls(task: Any, model: Any) -> list[Call]:
             for split in subtask.eval_splits:
                 data = subtask.dataset[subset][split]
                 documents = len(data["corpus"])
-                # Where documents are ranked already, mteb embeds them all in one call, which stays with the cell.
+                # Ranked documents are embedded by mteb in one call, which belongs to the cell.
                 if documents > min(at_once, model.piece_texts) and not data.get("top_ranked"):
                     starts = range(0, documents, at_once)
                     planned += [Call(number, subset, split, k, min(at_once, documents - k)) for k in starts]
@@ -86,7 +85,7 @@ def calls(task: Any, model: Any) -> list[Call]:
 
 
 def embed(large: Large, crew: Crew, stage: Stage) -> str:
-    """Embed the missing pieces on all workers; returns a note. A piece that fails is left to the cells, which report why."""
+    """Embed the missing pieces on all workers; return a note; the cells report why a piece fails."""
     pieces = [
         Piece(
             k, (large.spec | part,), f"documents of {large.unit.name}, piece {k}", size=part["piece"]["documents"],
@@ -97,48 +96,48 @@ def embed(large: Large, crew: Crew, stage: Stage) -> str:
     existing, failures = 0, list[str]()
     for piece, report, given_up in crew.attempt(write_piece, pieces):
         stage.advance(piece.size)
-        existing += report is not None and report["there"]
+        existing += report is not None and report["existed"]
         failure = given_up if report is None else report["failure"]
         failures += [failure] if failure is not None else []
-    note = count(len(pieces), "piece") + (f", {existing} of them there before" if existing else "")
-    return note + (f", {len(failures)} left to the cells: {failures[0]}" if failures else "")
+    note = count(len(pieces), "piece") + (f", {existing} of them finished before" if existing else "")
+    return note + (f", {len(failures)} failed, which the cells will repeat: {failures[0]}" if failures else "")
 
 
 def write_piece(worker: actor.ModelActor, spec: dict[str, Any]) -> dict[str, Any]:
-    """Embed one piece and write it, unless its file exists; a failure is reported."""
+    """Embed one piece and write it, unless its file exists; return the failure, if any."""
     from mteb._create_dataloaders import create_dataloader
     from mteb.types import PromptType
 
     from tempscale_jobs.evaluate.grid_model import digest
 
     unit, temperature, piece = RunTask(**spec["unit"]), Temperature.of(spec["temperature"]), Call(**spec["piece"])
-    loaded = held(worker, spec)
+    loaded = load_once(worker, spec)
     if isinstance(loaded, str):
-        return {"there": False, "failure": loaded}
+        return {"existed": False, "failure": loaded}
     whole, model = loaded
     try:
         task = (getattr(whole, "tasks", None) or [whole])[piece.task]
         corpus = task.dataset[piece.subset][piece.split]["corpus"].select(range(piece.first, piece.first + piece.documents))
-        # As mteb's search reads them, title and all.
+        # Read titles and texts as mteb's search does.
         inputs = create_dataloader(corpus, task_metadata=task.metadata, prompt_type=PromptType.document, batch_size=512)
         texts, keys, _ = model.read(inputs, task.metadata, PromptType.document)
         name = digest(keys, "document", temperature)
         at = piece_name(worker.model, temperature, unit, name)
         if worker.storage.exists(at):
-            return {"there": True, "failure": None}
+            return {"existed": True, "failure": None}
         with worker.noting(f"{unit.slug} documents {name[:12]} τ {temperature.slug}"):
             vectors = model.embed_documents(texts, keys, temperature)
         rows = table(vectors.shape[1]).build({"embedding": row_bytes(vectors)})
-        worker.storage.write_table(at, rows, "none")  # Floats that hardly compress.
+        worker.storage.write_table(at, rows, "none")  # Floats hardly compress.
     except Exception as error:
         actor.end_if_lost(error)
-        return {"there": False, "failure": sentence(unit.name, error)}
+        return {"existed": False, "failure": sentence(unit.name, error)}
     worker.note_processor()
-    return {"there": False, "failure": None}
+    return {"existed": False, "failure": None}
 
 
 def reader(storage: Storage, model: Model, unit: RunTask) -> Callable[[Temperature, str], np.ndarray | None]:
-    """A function that reads the embeddings of a piece of a task's documents, or returns None where there are none."""
+    """A function that reads the embeddings of a piece of a task's documents, or returns None if nobody embedded it."""
 
     def read(temperature: Temperature, name: str) -> np.ndarray | None:
         at = piece_name(model, temperature, unit, name)
@@ -148,20 +147,16 @@ def reader(storage: Storage, model: Model, unit: RunTask) -> Callable[[Temperatu
 
 
 def remove(run: Run, model: Model, large: Large, missing: Sequence[Temperature]) -> None:
-    """Remove the pieces of a task, except those that its missing cells will need."""
-    needed = {_of_documents(temperature) for temperature in missing}
+    """Remove the pieces of a task, except those that its missing cells need."""
+    needed = {temperature.for_role("document") for temperature in missing}
     for temperature in large.of_documents:
         if temperature not in needed:
             run.storage.remove(_folder(model, temperature, large.unit))
 
 
 def remove_all(run: Run) -> None:
-    """Remove what pieces an earlier session may have left."""
+    """Remove the pieces of an earlier session."""
     run.storage.remove(CELL_DOCUMENTS)
-
-
-def _of_documents(temperature: Temperature) -> Temperature:
-    return temperature.for_role("document")
 
 
 def _folder(model: Model, temperature: Temperature, unit: RunTask) -> str:
@@ -169,5 +164,5 @@ def _folder(model: Model, temperature: Temperature, unit: RunTask) -> str:
 
 
 def piece_name(model: Model, temperature: Temperature, unit: RunTask, name: str) -> str:
-    """The file of a piece, which the digest of its texts, their role and their temperature names."""
+    """The file of a piece, named by `grid_model.digest`."""
     return f"{_folder(model, temperature, unit)}/{name}.parquet"

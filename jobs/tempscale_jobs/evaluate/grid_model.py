@@ -1,4 +1,4 @@
-"""The model of a grid of cells; it keeps tokens for the next temperature and embeddings for the next pair of roles."""
+"""The model that mteb scores under many temperatures, with caches of tokens and, for pairs of roles, of embeddings."""
 
 from __future__ import annotations
 
@@ -20,76 +20,67 @@ from tempscale_jobs.evaluate.tasks import PIECE_TEXTS
 
 _MOST_TOKENS_KEPT = 50_000_000
 _AT_ONCE = 65_536
-"""Documents that a query is compared with at a time."""
+"""Documents that a query is compared with at once."""
 
 Correct = Callable[["EncodedTexts", np.ndarray], np.ndarray]
-"""What changes the embeddings of one call."""
+"""Changes the embeddings of one call."""
 Embedded = Callable[[Temperature, str], "np.ndarray | None"]
-"""The embeddings of a piece of documents under a temperature, by its digest; None where nobody has embedded it."""
+"""Reads the embeddings of a piece of documents under a temperature, by its digest; None if nobody has embedded it."""
 
 
 class EncodedTexts(NamedTuple):
-    """The texts of one call, without their content."""
+    """The texts of one call without their contents."""
 
     role: str
     split: str
     subset: str
     ids: list[str]
-    """The data set's ids, or the texts' places where it has none."""
+    """The data set's ids, or the texts' numbers if it has none."""
     lengths: list[int]
-    """Tokens of each text as the model saw it, prompt included."""
+    """Tokens of each text with its prompt, after it was cut."""
     whole: list[int]
-    """The same before the text was cut."""
+    """Tokens of each text with its prompt, before it was cut."""
     truncated: int
     """Number of texts that were cut at the window."""
     vectors: Path | None
-    """The file of their embeddings, in the same order, where `begin` named a folder."""
+    """The file of their embeddings, in the same order, if `begin` got a folder."""
 
 
 class Checkpoint(NamedTuple):
-    """What is known of a checkpoint besides its weights."""
+    """The facts about a checkpoint, without its weights."""
 
     name: str
     revision: str
     similarity: str = "cosine"
     settings: Settings | None = None
-    """Given if its own prompts are put before texts."""
+    """Set if the checkpoint's prompts are put before texts; else every text gets the encoder's prompt."""
 
 
 class GridModel(MtebModel):
-    """A model with an exchangeable temperature, for `mteb.evaluate`.
-
-    Embeddings are those of `SentenceTransformer.encode`, and `similarity` compares them. `settings` are given if the
-    checkpoint's own prompts are put before texts; otherwise every text gets the encoder's prompt. A call is embedded in
-    pieces of `piece_texts` texts, each with micro-batches of its own, so that its bytes do not depend on who embeds it.
-    """
+    """A model with an exchangeable temperature, for `mteb.evaluate`, with the embeddings of `SentenceTransformer.encode`."""
 
     def __init__(self, encoder: Encoder, known: Checkpoint, piece_texts: int = PIECE_TEXTS) -> None:
         name, revision, similarity, settings = known
         self._describe(encoder, name, revision, similarity, settings)
         self.piece_texts = piece_texts
+        """Texts that are batched together, so that the bytes of a call do not depend on who embeds its pieces."""
         self.seen: list[EncodedTexts] = []
         """The calls since the last `begin`, in order."""
         self._tokens: dict[bytes, tuple[np.ndarray, int]] = {}
         self._kept: dict[str, np.ndarray] | None = None
         """Embeddings of pieces, by digest."""
-        self._there: Embedded | None = None
+        self._embedded_before: Embedded | None = None
         self._correct: Correct | None = None
         self._size = 0
         self._temperature = encoder.temperature
         self._folder: Path | None = None
 
     def begin(
-        self, temperature: Temperature, keep: bool, folder: Path | None = None, there: Embedded | None = None,
+        self, temperature: Temperature, keep: bool, folder: Path | None = None, embedded: Embedded | None = None,
         correct: Correct | None = None,
     ) -> None:  # fmt: skip
-        """Use this temperature from now on.
-
-        `keep` keeps embeddings for temperatures that differ in one role only, and for corrections; `folder` gets each call's
-        embeddings. Pieces of documents that are `there` are not embedded again. What `correct` gives is compared by the
-        inner product.
-        """
-        self.seen, self._temperature, self._folder, self._there = [], temperature, folder, there
+        """Use this temperature; `keep` embeddings for other roles, save each call's in `folder`, take those `embedded`."""
+        self.seen, self._temperature, self._folder, self._embedded_before = [], temperature, folder, embedded
         self._correct = correct
         self._kept = (self._kept if self._kept is not None else {}) if keep else None
 
@@ -103,28 +94,27 @@ class GridModel(MtebModel):
         prompt_type: PromptType | None = None,
         **_: Any,
     ) -> np.ndarray:
-        """Embeddings (texts, d), unit norm where the model's last stage normalises; the signature is mteb's."""
+        """Embeddings (texts, d), of unit norm if the model's last stage normalises; the signature is mteb's."""
         texts, keys, ids = self.read(inputs, task_metadata, prompt_type)
         role = "query" if prompt_type == PromptType.query else "document"
         tokens = self._tokenised(texts, keys)
-        lengths, whole = [len(own) for own, _ in tokens], [n for _, n in tokens]
+        token_ids, whole = [ids_of_text for ids_of_text, _ in tokens], [n for _, n in tokens]
+        lengths = list(map(len, token_ids))
         temperature = dict(self._temperature.roles).get(role, self._temperature)
         pieces = (slice(start, start + self.piece_texts) for start in range(0, len(texts), self.piece_texts))
-        found = np.concatenate(
-            [self._embedded([own for own, _ in tokens[piece]], keys[piece], role, temperature) for piece in pieces]
-        )
+        vectors = np.concatenate([self._embedded(token_ids[piece], keys[piece], role, temperature) for piece in pieces])
         file = None if self._folder is None else self._folder / f"{len(self.seen)}.npy"
         cut = sum(n > length for n, length in zip(whole, lengths, strict=True))
         call = EncodedTexts(role, hf_split, hf_subset, ids, lengths, whole, cut, file)
         if self._correct is not None:
-            found = self._correct(call, found)
+            vectors = self._correct(call, vectors)
         if file is not None:
-            np.save(file, found)
+            np.save(file, vectors)
         self.seen.append(call)
-        return found
+        return vectors
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """The model's similarity of all pairs, or of corrected embeddings the inner product; the signature is mteb's."""
+        """The model's similarity of all pairs, of corrected embeddings the inner product; the signature is mteb's."""
         if self._correct is not None:
             return dot_score(embeddings1, embeddings2)
         return super().similarity(embeddings1, embeddings2)
@@ -143,71 +133,69 @@ class GridModel(MtebModel):
         return texts, keys, ids
 
     def embed_documents(self, texts: list[str], keys: list[bytes], temperature: Temperature) -> np.ndarray:
-        """Embeddings (texts, d) of one piece of documents, to the bit those that `encode` computes of it."""
-        return self._run([own for own, _ in self._tokenised(texts, keys)], keys, temperature)
+        """Embeddings (texts, d) of one piece of documents, equal to the bit to those of `encode`."""
+        return self._run([token_ids for token_ids, _ in self._tokenised(texts, keys)], keys, temperature)
 
     def ranks(
-        self, own: list[EncodedTexts], absent: dict[str, list[str]], without_itself: bool = False
+        self, calls: list[EncodedTexts], absent: dict[str, list[str]], without_itself: bool = False
     ) -> dict[tuple[str, str], int]:
-        """The rank over the whole corpus of relevant documents that are not among the first ones, which mteb keeps.
-
-        `own` are the texts of one split and subset, and `absent` names documents by query. The order is trec_eval's: by
-        score, ties by id, both descending. A document with the query's own id is left out if `without_itself`.
-        """
-        files = {id(texts): np.load(texts.vectors, mmap_mode="r") for texts in own if texts.vectors is not None}
-        asking = [texts for texts in own if texts.role == "query"]
+        """The rank over the whole corpus of the documents in `absent`, by query, of which mteb keeps no rank."""
+        # The order is trec_eval's: by score, ties by id, both descending.
+        files = {id(texts): np.load(texts.vectors, mmap_mode="r") for texts in calls if texts.vectors is not None}
+        asking = [texts for texts in calls if texts.role == "query"]
         queries = {key: row for texts in asking for key, row in zip(texts.ids, files[id(texts)], strict=True)}
-        documents = [texts for texts in own if texts.role == "document"]
+        documents = [texts for texts in calls if texts.role == "document"]
         places = {key: (t, k) for t, texts in enumerate(documents) for k, key in enumerate(texts.ids)}
         vectors = [files[id(texts)] for texts in documents]
         names = [np.array(texts.ids, dtype=object) for texts in documents]
-        found: dict[tuple[str, str], int] = {}
+        ranks: dict[tuple[str, str], int] = {}
         for query, wanted in absent.items():
             one = np.asarray(queries[query])[None]
-            scores = [self._scores(one, own_vectors) for own_vectors in vectors]
+            scores = [self._scores(one, call_vectors) for call_vectors in vectors]
             for document in wanted:
                 if document not in places:
                     continue
                 call, row = places[document]
                 score, rank = scores[call][row], 1
-                for own_scores, ids in zip(scores, names, strict=True):
-                    before = (own_scores > score) | ((own_scores == score) & (ids > document))
+                for call_scores, ids in zip(scores, names, strict=True):
+                    before = (call_scores > score) | ((call_scores == score) & (ids > document))
                     rank += int((before & (ids != query)).sum() if without_itself else before.sum())
-                found[query, document] = rank
-        return found
+                ranks[query, document] = rank
+        return ranks
 
     def _scores(self, query: np.ndarray, documents: np.ndarray) -> np.ndarray:
         """The similarity of one query (1, d) with documents (documents, d), a block of them at a time."""
         blocks = range(0, len(documents), _AT_ONCE)
-        found = [np.asarray(self.similarity(query, np.array(documents[k : k + _AT_ONCE])))[0] for k in blocks]
-        return np.concatenate(found)
+        scores = [np.asarray(self.similarity(query, np.array(documents[k : k + _AT_ONCE])))[0] for k in blocks]
+        return np.concatenate(scores)
 
     def _tokenised(self, texts: list[str], keys: list[bytes]) -> list[tuple[np.ndarray, int]]:
-        """Tokens of each text and how many it had before it was cut; texts that were seen before are not tokenised again."""
+        """Tokens of each text, and their number before it was cut; known texts are not tokenised again."""
         new = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._tokens}
         made = {}
         if new:
-            tokens = self.model.tokenizer(list(new.values()), prompt="")  # Each text has its prompt already.
+            tokens = self.model.tokenizer(list(new.values()), prompt="")  # The texts have their prompts.
             assert tokens.whole is not None
             rows = zip(new, tokens.ids, tokens.whole, strict=True)
             made = {key: (np.array(ids, dtype=np.int32), whole) for key, ids, whole in rows}
-        found = [made[key] if key in made else self._tokens[key] for key in keys]
+        tokens_of_texts = [made[key] if key in made else self._tokens[key] for key in keys]
         self._size += sum(len(ids) for ids, _ in made.values())
         if self._size <= _MOST_TOKENS_KEPT:
             self._tokens |= made
-        return found
+        return tokens_of_texts
 
     def _embedded(self, tokens: list[np.ndarray], keys: list[bytes], role: str, temperature: Temperature) -> np.ndarray:
-        """Embeddings of a piece: those that are kept or there, or else of all of its texts run together."""
+        """Embeddings of a piece: kept or stored ones, else of a run on all of its texts."""
         name = digest(keys, role, temperature)
         if self._kept is not None and name in self._kept:
             return self._kept[name]
-        if role == "document" and self._there is not None and (there := self._there(temperature, name)) is not None:
-            return there
-        found = self._run(tokens, keys, temperature)
+        read = self._embedded_before if role == "document" else None
+        if read is not None and (stored := read(temperature, name)) is not None:
+            return stored
+        vectors = self._run(tokens, keys, temperature)
         if self._kept is not None:
-            self._kept[name] = found
-        return found
+            self._kept[name] = vectors
+        return vectors
 
     def _run(self, tokens: list[np.ndarray], keys: list[bytes], temperature: Temperature) -> np.ndarray:
         """Run the model on each distinct text of a piece; micro-batches depend on the piece alone."""
@@ -220,6 +208,6 @@ class GridModel(MtebModel):
 
 
 def digest(keys: list[bytes], role: str, temperature: Temperature) -> str:
-    """What names the embeddings of a piece: the digests of its texts, their role and their temperature."""
+    """A digest of a piece's texts, their role and their temperature, which names its embeddings."""
     what = f"{role} {temperature.canonical}\n".encode()
     return hashlib.blake2b(what + b"".join(keys), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""User-supplied data sets as MTEB tasks, with the same classes, scores and seeds as a task of the hub."""
+"""A user's data sets as MTEB tasks, with the classes, scores and seeds of tasks of the hub."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _RELEVANCE = tuple(
 
 
 def build(own: OwnTask, seed: int, tokenizer: Tokenizer | None = None, edges: Sequence[int] = ()) -> Any:
-    """A user's task with its data, as an mteb task; tokenizer and edges serve `texts_per_interval` alone."""
+    """A user's task with its data, as an mteb task; only `texts_per_interval` needs tokenizer and edges."""
     if own.type == "classification":
         made = _classification(own, seed, tokenizer, edges)
     else:
@@ -56,7 +56,7 @@ def _task(config: OwnTask, base: type, **attributes: Any) -> Any:
         type=_TYPES.get(config.type, config.type.capitalize()), category="t2t", eval_splits=["test"],
         eval_langs=["eng-Latn"], main_score=_SCORES[config.type], modalities=["text"],
     )  # fmt: skip
-    # The data set is already in memory; mteb's own loading would ask the hub for it.
+    # The data set is in memory; mteb's loading would ask the hub for it.
     loaded = {"metadata": metadata, "load_data": lambda self, *_, **__: None}
     return type(config.name, (base,), loaded | attributes)()
 
@@ -73,7 +73,7 @@ def _retrieval(config: OwnTask) -> Any:
             _name(config, place, values.get("title"), "title"),
         )
         _new(config, place, key, documents)
-        # BEIR has documents of a title alone; mteb embeds the title and the text.
+        # BEIR has documents with a title only; mteb embeds title and text.
         is_title = bool(title and title.strip()) and (text is None or (isinstance(text, str | bytes) and not text.strip()))
         documents[key] = {"id": key, "title": title or "", "text": "" if is_title else _text(config, place, text)}
     queries: dict[str, dict[str, str]] = {}
@@ -95,7 +95,7 @@ def _retrieval(config: OwnTask) -> Any:
 
 
 def _relevant(config: OwnTask, documents: Mapping[str, Any], queries: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Relevance by query and document, of the queries that were taken."""
+    """Relevance by query and document, for the queries of the task."""
     assert config.qrels is not None
     missing: Counter[str] = Counter()
     example: dict[str, str] = {}
@@ -126,11 +126,9 @@ def _relevant(config: OwnTask, documents: Mapping[str, Any], queries: Mapping[st
                 raise _wrong(config, place, f"query '{query}' and document '{document}' have no relevance")
             value = _score(config, place, 1 if score is None else score)
             if relevant.setdefault(query, {}).setdefault(document, value) != value:
-                raise _wrong(config, place, f"query '{query}' and document '{document}' were there with another relevance")
+                raise _wrong(config, place, f"query '{query}' and document '{document}' are repeated with another relevance")
     if missing:
-        unknown = " and ".join(
-            f"{count} × a {kind} that is not there, such as '{example[kind]}'" for kind, count in missing.items()
-        )
+        unknown = " and ".join(f"{count} × an unknown {kind}, such as '{example[kind]}'" for kind, count in missing.items())
         raise UsageError(
             f"task '{config.name}': the qrels '{masked(config.qrels)}' name {unknown}; mend the qrels or add what is missing"
         )
@@ -140,8 +138,8 @@ def _relevant(config: OwnTask, documents: Mapping[str, Any], queries: Mapping[st
 
 
 def _is_trec(values: Mapping[str, Any]) -> bool:
-    """Whether a row of qrels without names is of TREC's form: query, iteration, document, relevance."""
-    # The first line is read as the names of columns, or is a text.
+    """Whether a row of qrels has TREC's form without column names: query, iteration, document, relevance."""
+    # Such a line was read as the names of columns, or as a text.
     lines = (" ".join(values), str(utf8_or_bytes(values.get("text", ""))))
     return any(len(fields) == 4 and fields[3].lstrip("-").isdigit() for fields in map(str.split, lines))
 
@@ -174,11 +172,11 @@ def _reranking(config: OwnTask) -> Any:
                 raise _wrong(config, place, f"{side} must be a list of texts" + (", at least one" if score else ""))
             for text in texts:
                 document = corpus.setdefault(_text(config, place, text, side), f"d{len(corpus)}")
-                # A text on both sides is relevant.
+                # A text on both sides counts as relevant.
                 relevant.setdefault(key, {}).setdefault(document, score)
         ranked[key] = list(relevant[key])
     if not queries:
-        raise UsageError(f"task '{config.name}': '{masked(config.source)}' has no row to ask")
+        raise UsageError(f"task '{config.name}': '{masked(config.source)}' has no query")
     task = _task(config, AbsTaskRetrieval)
     documents = [{"id": document, "title": "", "text": text} for text, document in corpus.items()]
     task.dataset = {"default": {"test": {
@@ -224,7 +222,7 @@ def _clustering(config: OwnTask) -> Any:
 
 
 def _labelled(config: OwnTask) -> list[Labelled]:
-    """The texts with the numbers of their labels in alphabetical order."""
+    """The texts with their labels, which are numbered in alphabetical order."""
     assert config.source is not None
     rows: list[tuple[str, str, str]] = []
     seen: set[str] = set()
@@ -240,7 +238,7 @@ def _labelled(config: OwnTask) -> list[Labelled]:
             raise _wrong(config, place, f"the label {value!r} is neither a string nor a whole number")
         text_id = _name(config, place, id_in(values), "id") or str(number)
         if text_id in seen:
-            raise _wrong(config, place, f"the id '{text_id}' was there before")
+            raise _wrong(config, place, f"the id '{text_id}' is repeated")
         seen.add(text_id)
         rows.append((text_id, _text(config, place, values[config.text_column]), label))
     labels = {label: number for number, label in enumerate(sorted({label for _, _, label in rows}))}
@@ -277,7 +275,7 @@ def _sts(config: OwnTask) -> Any:
 def _rows(
     config: OwnTask, source: str, required: Mapping[str, str | None], optional: Mapping[str, str | None] | None = None
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(place, values) of every row of a file; raises if the file, a column or a row cannot be read."""
+    """(place, values) of every row of a file; a UsageError if the file, a column or a row cannot be read."""
     columns = Columns(dict(required), {}, dict(optional or {}))
     try:
         for record in sources.records(TaskFile(source), columns):
@@ -291,7 +289,7 @@ def _rows(
 
 def _new(config: OwnTask, place: str, key: str, known: Mapping[str, Any]) -> None:
     if key in known:
-        raise _wrong(config, place, f"the id '{key}' was there before")
+        raise _wrong(config, place, f"the id '{key}' is repeated")
 
 
 def _passes_where(config: OwnTask, values: Mapping[str, Any]) -> bool:
@@ -299,7 +297,7 @@ def _passes_where(config: OwnTask, values: Mapping[str, Any]) -> bool:
 
 
 def _is_value(value: Any, expected: str) -> bool:
-    """Whether a value is what `where` asks for, in every format: CSV has 1 and true as texts."""
+    """Whether a value equals a value of `where` in every format: CSV has 1 and true as texts."""
     if isinstance(value, bool):
         return str(value).lower() == expected.lower()
     name, _ = usable_id(value)
@@ -321,7 +319,7 @@ def _id(config: OwnTask, place: str, value: Any) -> str:
 
 
 def _name(config: OwnTask, place: str, value: Any, what: str) -> str | None:
-    """An id or a title as text; None where there is none."""
+    """An id or a title as text; None if the row has none."""
     name, problem = usable_id(value, f"the {what}")
     if problem is not None:
         raise _wrong(config, place, problem)

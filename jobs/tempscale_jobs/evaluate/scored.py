@@ -27,7 +27,7 @@ _RANKED = {"ndcg_at_": "ndcg_cut_", "map_at_": "map_cut_", "recall_at_": "recall
 """mteb's names of a query's scores -> trec_eval's names."""
 
 _EMPTY = dict.fromkeys(("window", "right", "value", "ndcg_at_10", "ndcg_at_100", "entropy", "predicted", "gold"))
-"""The columns that only items of some types of task fill."""
+"""Columns of items that some types of task leave empty."""
 
 
 class Scored(NamedTuple):
@@ -38,15 +38,15 @@ class Scored(NamedTuple):
     items: list[dict[str, Any]]
     relevant: list[dict[str, Any]]
     corrected: tuple[CorrectedScores, ...] = ()
-    """For a retrieval with corrections: its scores without a correction, and then with each."""
+    """Scores of a retrieval, first without a correction and then with each."""
 
 
 class ScoringOptions(NamedTuple):
-    """How a task is scored."""
+    """The options for scoring a task."""
 
     keep: bool
-    there: Embedded | None = None
-    """As of `GridModel.begin`."""
+    embedded: Embedded | None = None
+    """See `GridModel.begin`."""
     corrections: Corrections | None = None
 
 
@@ -56,7 +56,7 @@ class _Scoring(NamedTuple):
     task: Any
     model: GridModel
     temperature: Temperature
-    there: Embedded | None
+    embedded: Embedded | None
     record: _Record
 
 
@@ -86,7 +86,7 @@ def score(task: Any, model: GridModel, temperature: Temperature, manner: Scoring
 
 
 def _corrected(scoring: _Scoring, parts: list[tuple[str, str]], corrections: Corrections) -> tuple[CorrectedScores, ...]:
-    """Score a retrieval again with each correction of the embeddings that the last call of mteb got."""
+    """Score a retrieval again with each correction of the embeddings of the last call of mteb."""
     task, model, temperature, embedded, record = scoring
     sides = {part: Sides.of([texts for texts in model.seen if (texts.split, texts.subset) == part]) for part in parts}
     here = {part: {"task": task.metadata.name, "split": part[0], "subset": part[1]} for part in parts}
@@ -134,7 +134,7 @@ class _Record:
     def __init__(self, task: Any) -> None:
         self.queries: dict[tuple[str, str], tuple[Any, Any, Any]] = {}
         self.labels: list[tuple[np.ndarray, np.ndarray]] = []
-        """(whether each test text is right, the entropy of the output), one pair per experiment."""
+        """(whether each test text is predicted right, the entropy of the output), by experiment."""
         self.experiments = 0
         record = self
         if isinstance(task, AbsTaskRetrieval):
@@ -157,12 +157,12 @@ class _Record:
 
             task.evaluator = Recording
             scores_of = type(task)._calculate_scores
-            # As arrays: scikit-learn reads a column of the data set row by row, which takes seconds each time.
+            # Pass arrays: scikit-learn reads a column of the data set row by row, which takes seconds.
             task._calculate_scores = lambda labels, predicted: scores_of(task, np.asarray(labels), np.asarray(predicted))
 
 
 def entropies(classifier: Any, embeddings: Any) -> np.ndarray:
-    """Entropy of each text's distribution over labels, in nats; NaN where the classifier gives no distribution."""
+    """Entropy of each text's distribution over labels, in nats; NaN if the classifier gives no distribution."""
     if not hasattr(classifier, "predict_proba"):
         return np.full(len(embeddings), np.nan)
     p = classifier.predict_proba(embeddings)
@@ -172,7 +172,7 @@ def entropies(classifier: Any, embeddings: Any) -> np.ndarray:
 def _items(
     scoring: _Scoring, part: tuple[str, str], predicted: dict[str, Any]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows of items and of relevant documents of one split and subset; none for task types without known items."""
+    """Rows of items and of relevant documents of one split and subset; empty for task types without known items."""
     task, model, _, _, record = scoring
     split, subset = part
     here = {"task": task.metadata.name, "split": split, "subset": subset}
@@ -217,14 +217,14 @@ def _queries(
 
 
 def _reranks(task: Any, split: str, subset: str) -> bool:
-    """Whether a query's documents are a list that the data set gives, and not the corpus."""
+    """Whether the data set has a list of documents for each query to rerank."""
     return bool(_dataset(task, split, subset).get("top_ranked"))
 
 
 def _rank_the_rest(
     model: GridModel, calls: list[EncodedTexts], relevant: list[dict[str, Any]], without_itself: bool
 ) -> None:
-    """Fill in the ranks beyond the first documents of each query, of which mteb keeps a thousand."""
+    """Fill in the ranks after the first thousand documents of each query, which mteb keeps."""
     absent: dict[str, list[str]] = {}
     for row in relevant:
         if row["rank"] is None:
@@ -238,7 +238,7 @@ def _rank_the_rest(
 def text_rows(
     here: dict[str, str], own: EncodedTexts, data: Any, experiments: list[tuple[np.ndarray, np.ndarray]], metric: str
 ) -> list[dict[str, Any]]:
-    """One row for each text of a classification: what its experiments got right, and how sure they were."""
+    """One row for each text of a classification, with the results of its experiments."""
     ids, windows = (data[name] if name in data.column_names else None for name in ("id", "window"))
     names = [str(key) for key in (range(len(data)) if ids is None else ids)]
     if len(set(names)) < len(names):  # Repeated ids cannot match texts between temperatures.

@@ -1,4 +1,4 @@
-"""The tasks of an evaluation: mteb's tasks and benchmarks by name, and user-supplied ones; workers load their data."""
+"""The tasks of an evaluation: mteb's tasks and benchmarks by name, and a user's; workers load their data."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tempscale_jobs.urls import reason
 
 _ALIKE = 5
 PLAIN = "none"
-"""What stands for embeddings that no correction changes."""
+"""The name for embeddings without a correction."""
 PIECE_TEXTS = 16_384
-"""The most texts whose micro-batches are made together: what a call of mteb has more is further pieces."""
+"""The most texts that are batched together: a larger call of mteb is divided into such pieces."""
 _READ_BYTES = 64_000_000
 
 
@@ -31,7 +31,7 @@ class RunTask(NamedTuple):
 
     name: str
     benchmark: str | None
-    """The benchmark that chooses its subsets; None where the user named the task."""
+    """The benchmark that chooses its subsets; None if the user named the task itself."""
     own: dict[str, Any] | None
     """A user's `OwnTask` as plain data; None for a task of mteb."""
     sides: bool
@@ -57,7 +57,7 @@ class Evaluation:
 
     @functools.cached_property
     def states(self) -> dict[str, Any]:
-        """The state of each task's data when the run begins; a worker must read the data in the same state."""
+        """The state of each task's data when the run begins, in which workers must read it."""
         return {unit.name: state(unit) for unit in self.units}
 
     @property
@@ -66,7 +66,7 @@ class Evaluation:
         return self.run.temperatures[: len(self.embedding.temperatures)]
 
     def temperatures(self, unit: RunTask) -> list[Temperature]:
-        """The temperatures of a task: the grid's pairs of roles only where it has two sides."""
+        """The temperatures of a task, with the grid's pairs of roles if it has two sides."""
         return self.run.temperatures if unit.sides else self.given
 
     @property
@@ -81,7 +81,7 @@ def folder(model: Model, temperature: Temperature, unit: RunTask) -> str:
 
 
 def corrected_folder(cell: str, recipe: str) -> str:
-    """The folder of what a correction, or none, does to a cell."""
+    """The folder of a cell's results with a correction, or with `PLAIN`."""
     return f"{cell}/corrected/{slug_of(recipe)}"
 
 
@@ -91,16 +91,12 @@ def slug_of(recipe: str) -> str:
 
 
 def expand(tasks: Sequence[str | OwnTask]) -> list[RunTask]:
-    """The distinct tasks of a run in the configured order, with each benchmark replaced by its tasks.
-
-    Raises:
-        UsageError: mteb is not installed, or has no task or benchmark of a name.
-    """
+    """The distinct tasks of a run in the configured order, with each benchmark replaced by its tasks."""
     units: dict[str, RunTask] = {}
     for task in tasks:
         user_unit = None
         if isinstance(task, OwnTask):
-            library()  # A user-supplied task needs mteb, too.
+            library()  # A user's task needs mteb too.
             user_unit = RunTask(task.name, None, task.model_dump(mode="json"), task.type in ("retrieval", "reranking"))
         for unit in [user_unit] if user_unit is not None else _named(str(task)):
             earlier = units.setdefault(unit.name, unit)
@@ -123,7 +119,7 @@ def _named(name: str) -> list[RunTask]:
         lower = {other.lower(): other for other in known}
         alike = [lower[other] for other in difflib.get_close_matches(name.lower(), lower, _ALIKE, 0.6)]
         hint = f"; did you mean {' or '.join(alike)}?" if alike else "; mteb.get_tasks() lists its names"
-        raise UsageError(f"MTEB has no task or benchmark '{name}'{hint} (data of your own: --task TYPE:FOLDER)") from None
+        raise UsageError(f"MTEB has no task or benchmark '{name}'{hint} (your own data: --task TYPE:FOLDER)") from None
 
 
 def _sides(task: Any) -> bool:
@@ -140,7 +136,7 @@ def library() -> Any:
 
 
 def load(unit: RunTask, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
-    """An mteb task with its data; seed, tokenizer and edges serve user-supplied data alone."""
+    """An mteb task with its data; only a user's task needs seed, tokenizer and edges."""
     if unit.own is not None:
         from tempscale_jobs.evaluate.own_tasks import build  # It imports mteb, which may not be installed.
 
@@ -158,14 +154,14 @@ def load(unit: RunTask, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
         if isinstance(error, (ConnectionError, TimeoutError)) or "offline" in str(error).lower():
             raise UsageError(
                 f"task '{unit.name}' needs the network, which does not answer ({reason(error)}); start the same command "
-                "again where it does, or give the data as a task of your own"
+                "again where it does, or give the data as your own task"
             ) from None
         raise UsageError(f"task '{unit.name}': its data cannot be loaded: {reason(error)}") from None
     return task
 
 
 def check(units: Sequence[RunTask], seed: int) -> None:
-    """Raise if the files of a user-supplied task cannot be used; those of 64 MB together, or less, are read for it."""
+    """Raise a UsageError if the files of a user's task cannot be used; at most 64 MB are read for this."""
     from tempscale_jobs.evaluate.own_tasks import build  # It imports mteb, which may not be installed.
 
     for unit in units:
@@ -181,13 +177,13 @@ def check(units: Sequence[RunTask], seed: int) -> None:
 
 
 def state(unit: RunTask) -> dict[str, Any] | None:
-    """The state of a user-supplied task's files, which changes when they do; None for a task of the hub."""
+    """The state of the files of a user's task; None for a task of the hub."""
     if unit.own is None:
         return None
     names = ("source", "corpus", "queries", "qrels")
     try:
         return {name: sources.content(TaskFile(unit.own[name])) for name in names if unit.own[name] is not None}
-    except UsageError as error:  # The scoring of the cell reports it.
+    except UsageError as error:  # The cell reports it when it is scored.
         return {"problem": str(error)}
 
 
@@ -197,7 +193,7 @@ def texts(task: Any) -> Iterator[str]:
     for part in parts:
         splits = part.values() if hasattr(part, "values") else [part]
         for split in splits:
-            # Retrieval has a data set for each side; other types have one per split.
+            # Retrieval has a data set for each side of a split; other types have one for a split.
             sides = [split[name] for name in ("corpus", "queries") if name in split] if isinstance(split, dict) else [split]
             for rows in sides:
                 for name in ("text", "sentences", "sentence1", "sentence2"):

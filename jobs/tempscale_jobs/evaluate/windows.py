@@ -1,7 +1,7 @@
-"""Test sets of a classification by length interval, like the 500 texts per interval of S1 (arXiv 2410.24200, Fig 1a, 6).
+"""Choose test texts of a classification by length interval, as S1 does (arXiv 2410.24200, Fig 1a, 6).
 
-A corpus seldom has enough texts of every length: its short intervals are filled up with windows of longer texts. A window
-is a run of whole words at a seeded place, with its text's label.
+Few corpora have enough texts of every length, so short intervals are filled up with windows of longer texts: whole words
+from a seeded place, with the text's label.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tempscale.stats.sample import keyed_hash
 _WORD = re.compile(r"\S+")
 _BATCH = 256
 _ROUNDS = 6
-"""Number of attempts to fit a window's end before its text is given up."""
+"""The most attempts to fit a window's end."""
 
 
 class Labelled(NamedTuple):
@@ -50,11 +50,11 @@ class SplitText(NamedTuple):
     spans: list[tuple[int, int]]
     """Characters of each word."""
     tokens: Int[np.ndarray, " word+1"]
-    """Tokens before each word and, last, of the whole text; estimates, since words are measured one by one."""
+    """Estimated tokens before each word and, last, of the whole text: words are tokenised one by one."""
 
 
 class Window(NamedTuple):
-    """The words [first, last) of a text, with the number of tokens that they should have."""
+    """The words [first, last) of a text, and the wanted number of tokens."""
 
     split: SplitText
     first: int
@@ -66,12 +66,12 @@ class Window(NamedTuple):
         return self.split.source.text[self.split.spans[self.first][0] : self.split.spans[self.last - 1][1]]
 
     def chosen(self) -> Chosen:
-        """The window as a text of its own; its id names its first and last word."""
+        """The window as a text, whose id has its first and last word."""
         source = self.split.source
         return Chosen(f"{source.id}[{self.first}:{self.last}]", self.text(), source.label, True)
 
     def moved(self, tokens: int) -> Window | None:
-        """The window with a better end, given its measured number of tokens; None where the text ends first."""
+        """The window with a better end for its measured tokens; None if the text is too short."""
         last = int(_nearest(self.split.tokens, self.split.tokens[self.last] + self.target - tokens))
         if last == self.last:
             last += 1 if tokens < self.target else -1
@@ -79,7 +79,7 @@ class Window(NamedTuple):
 
 
 class TextsToTest(NamedTuple):
-    """Texts to test on, of each length interval."""
+    """Options for choosing test texts of each length interval."""
 
     most: int
     windows: bool
@@ -90,12 +90,10 @@ class TextsToTest(NamedTuple):
 def by_interval(
     texts: Sequence[Labelled], tokenizer: Tokenizer, edges: Sequence[int], wanted: TextsToTest
 ) -> list[Chosen]:  # fmt: skip
-    """At most so many texts to test on from each length interval, filled up with windows of longer texts on request.
-
-    Lengths include special tokens, after truncation at `max_length`. Each longer text gives at most one window per
-    interval, perhaps beyond the part that the model sees; languages written without spaces give no windows.
-    """
-    texts = sorted(texts)  # The result does not depend on the order of the texts, not even where ids repeat.
+    """At most `wanted.most` texts from each length interval, filled up with windows of longer texts on request."""
+    # Lengths include special tokens, after truncation. A longer text gives at most one window per interval, perhaps beyond
+    # the part that the model sees; languages written without spaces give no windows.
+    texts = sorted(texts)  # The result must not depend on the order of the texts, even if ids repeat.
     measure, (most, windows, seed) = _Measure(tokenizer), wanted
     lengths = measure.tokens([text.text for text in texts])
     interval = interval_of(lengths, edges)
@@ -120,7 +118,7 @@ class _Measure:
         self.special, self._before = int(empty), int(letter)
 
     def tokens(self, texts: Sequence[str]) -> Int[np.ndarray, " text"]:
-        """Length of each text, as the model sees it."""
+        """Tokens of each text after truncation."""
         lengths: list[int] = []
         for first in range(0, len(texts), _BATCH):
             lengths += self._tokenizer(texts[first : first + _BATCH], self._tokenizer.max_length).lengths
@@ -131,7 +129,7 @@ class _Measure:
         spans = [(source, [match.span() for match in _WORD.finditer(source.text)]) for source in sources]
         words = [[source.text[first:last] for first, last in word_spans] for source, word_spans in spans]
         new = list({word for text_words in words for word in text_words} - self._words.keys())
-        # After another word, like most words: byte-pair tokenizers have other tokens for a word after a space.
+        # Measure a word after another word, because byte-pair tokenizers treat a word after a space differently.
         counts = self.tokens([f"a {word}" for word in new]) - self._before
         self._words.update(zip(new, counts.tolist(), strict=True))
         return [
@@ -141,17 +139,14 @@ class _Measure:
 
 
 def _windows(sources: Sequence[Labelled], measure: _Measure, span: tuple[int, int], most: int, seed: int) -> list[Chosen]:
-    """At most `most` windows of as many tokens as a span has (from, to before), each from a different text.
-
-    Each text's window depends on its id, the interval and the seed alone, not on the other texts.
-    """
+    """At most `most` windows with tokens in `span`, each from another text, whose id alone decides where it begins."""
     low, high = span
     fewest = max(low, TOKENS_FOR_A_WINDOW)
     if fewest >= high:
         return []
 
     def drawn(what: str, source: Labelled) -> int:
-        # The interval is in the key, so that intervals take different texts and different parts of a shared text.
+        # With the interval in the key, intervals take different texts, and different parts of a text.
         return keyed_hash(f"{what} {low} {source.id}", seed)
 
     order = sorted(sources, key=lambda source: drawn("order", source))
@@ -173,7 +168,7 @@ def _windows(sources: Sequence[Labelled], measure: _Measure, span: tuple[int, in
 def _places(
     tokens: Int[np.ndarray, " word+1"], target: int, low: int, high: int
 ) -> tuple[Int[np.ndarray, " start"], Int[np.ndarray, " start"]]:
-    """First words followed by at least `target` tokens, and for each the end nearest to the target, within [low, high)."""
+    """First words before at least `target` tokens, and for each the end nearest to the target, within [low, high)."""
     starts = np.flatnonzero(tokens[:-1] + target <= tokens[-1])
     ends = _nearest(tokens, tokens[starts] + target)
     count = tokens[ends] - tokens[starts]
@@ -188,7 +183,7 @@ def _nearest(ascending: Int[np.ndarray, " word+1"], values: Int[np.ndarray, "...
 
 
 def fitted(meant: Sequence[Window], measure: _Measure, low: int, high: int) -> list[Window]:
-    """The windows that measure `low` to `high` − 1 tokens, after their ends were moved where needed, in order."""
+    """The windows that have `low` to `high` − 1 tokens, if necessary after their ends were moved, in order."""
     accepted: dict[int, Window] = {}
     open_ = dict(enumerate(meant))
     for _ in range(_ROUNDS):

@@ -1,4 +1,4 @@
-"""The checks of a night: thresholds on its figures, whether it continues a series, and drift beyond a size and the noise."""
+"""The checks of a night: thresholds of its figures, continuation of its series, and drift from the baseline."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tempscale_jobs.tables.columns import finite
 Row = dict[str, Any]
 _LEAST_FREEDOM = 2
 _OF = {"collapse_gap": "gap_", "prefix_gap": "prefix_", "exposure_short": "gap_", "exposure_long": "gap_"}
-"""How the columns begin with the numbers of texts and documents behind a figure's error, where these are not all."""
+"""Prefixes of the columns with the numbers of texts and documents behind a figure's error, if it is not of all texts."""
 ENDS = {
     "collapse_gap": ("gap_shortest", "gap_longest"), "exposure_short": ("gap_shortest",), "exposure_long": ("gap_longest",),
     "prefix_gap": ("prefix_shortest", "prefix_longest"),
 }  # fmt: skip
-"""The columns with the lengths between which a figure is taken: figures with other ends are not compared."""
+"""The columns with the lengths that a figure compares: figures of other lengths are not compared."""
 _ENDS_IN_WORDS = {
     "gap_shortest": "shortest texts have {} tokens or more", "gap_longest": "longest texts have {} tokens or more",
     "prefix_shortest": "shortest prefixes have {} tokens", "prefix_longest": "longest prefixes have {} tokens",
@@ -33,16 +33,16 @@ _FAILED = ("failed", "not measured")
 
 @dataclass(frozen=True)
 class Baseline:
-    """The earlier figures with which one model and temperature of a night is compared."""
+    """The earlier figures of one model and temperature, with which a night is compared."""
 
     row: Row | None
-    """The figures of the earlier run; None where there is no comparable run."""
+    """The figures of the earlier run; None if no run is comparable."""
     label: str
-    """The earlier run in words, or the reason why there is none."""
+    """The earlier run in words, or why there is none."""
     first: bool = False
-    """Whether there is none because this is the first night of its series."""
+    """Whether this is the first night of its series."""
     other: bool = False
-    """Whether there is none because the earlier runs are of another model, or were measured in another way."""
+    """Whether the earlier runs are of another model, or were measured in another way."""
 
     def begins(self, gate: Gate) -> bool:
         """Whether the night is the first of a series."""
@@ -51,7 +51,7 @@ class Baseline:
 
 @dataclass(frozen=True)
 class _Check:
-    """One check of a night; it is judged when the number of all checks is known."""
+    """One check of a night, to be judged when all checks are known."""
 
     kind: str
     figure: str
@@ -59,25 +59,23 @@ class _Check:
     value: float | None
     limit: str
     excess: float | None
-    """How far the value is on the wrong side, or how far it moved; None where that is not known."""
+    """How far the value is on the wrong side, or how far it moved; None if not known."""
     error: float | None
-    """Standard error of the excess; None where it is not known."""
+    """Standard error of the excess; None if not known."""
     freedom: int
     """Degrees of freedom of the error."""
     size: float = 0.0
-    """The excess fails only above this size and above its noise."""
+    """The check fails only if the excess is above this size and above its noise."""
     baseline: str | None = None
     baseline_value: float | None = None
     decided: tuple[str, str] | None = None
-    """The verdict and its reason, where no number decides."""
+    """The verdict and its reason, if no number decides."""
 
 
 def judge(gate: Gate, rows: Sequence[Row], baselines: Sequence[Baseline]) -> list[Row]:
-    """The rows of the table `gate`, from the rows of collapse_summary and the baseline of each.
-
-    A threshold fails if the figure is on the wrong side by more than its noise, a drift if the figure moved from the
-    baseline by more than the configured size and more than the noise of both runs, taken as independent.
-    """
+    """The rows of the table `gate`, from the rows of collapse_summary and the baseline of each."""
+    # A threshold fails if the figure is on the wrong side by more than its noise, a drift if the figure moved from the
+    # baseline by more than the configured size and more than the noise of both runs, taken as independent.
     # Noise is Student's t of the error at `false_alarms` over the number of checks with noise (Bonferroni): at most that
     # share of nights without any change fails. Runs share texts, so the true noise of a drift is smaller.
     checks: list[_Check] = []
@@ -99,8 +97,8 @@ def verdict(rows: Iterable[Row]) -> tuple[str, list[str]]:
 
 
 def notes(judged: dict[str, Any]) -> list[str]:
-    """What a reader must know of a night besides its failed checks, from its entry in run.json."""
-    # Older versions did not write all of these.
+    """A night's notes for readers, in addition to failed checks, from its entry in run.json."""
+    # Older versions did not write all of these names.
     names = ("unknown_noise", "first_nights", "not_compared", "gone_models", "unreadable_nights")
     return [note for name in names for note in judged.get(name, ())]
 
@@ -117,7 +115,7 @@ def _threshold(row: Row, threshold: Threshold) -> _Check:
 
 
 def _series(gate: Gate, row: Row, baseline: Baseline) -> list[_Check]:
-    """One check where a night begins a series or is of another model than the earlier ones, none where it continues one."""
+    """One check if a night begins a series or has another model than the earlier ones, none if it continues a series."""
     named, why = f"{row['model']} at {row['temperature']}", "" if baseline.first else f" ({baseline.label})"
     if baseline.begins(gate):
         decided = ("first night", f"{named}: {FIRST_NIGHT}{why}")
@@ -151,7 +149,7 @@ def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
     if figure in SHARES and None not in errors:
         errors = _pooled(other, row, figure)
     if (other.get("documents") is None) != (row.get("documents") is None) and not figure.startswith("socm_"):
-        # Only one of the nights knows of documents: the other's error would be that of independent texts.
+        # Only one of the nights has documents: the other's error would be that of independent texts.
         errors = (errors[1], errors[1]) if other.get("documents") is None else (errors[0], errors[0])
     freedom = min(_freedom(other, figure), _freedom(row, figure))
     error = None if None in errors else math.hypot(*(e for e in errors if e is not None))
@@ -187,7 +185,7 @@ def _judged(check: _Check, alpha: float, unknown: str) -> Row:
 
 
 def _noise(check: _Check, alpha: float) -> float:
-    """What noise alone exceeds with probability `alpha`."""
+    """The excess that noise alone reaches with probability `alpha`."""
     # A threshold has one wrong side, a drift two.
     tail = alpha if check.kind == "threshold" else alpha / 2
     return -float(stdtrit(max(_LEAST_FREEDOM, check.freedom), tail)) * (check.error or 0.0)
@@ -232,7 +230,7 @@ def _key(row: Row) -> Row:
 
 
 def standard_error(row: Row, figure: str, of_this_corpus: bool = False) -> float | None:
-    """Standard error of a figure of collapse_summary, binomial for a share; None where it is not known."""
+    """Standard error of a figure of collapse_summary, binomial for a share; None if not known."""
     if figure in SHARES and (of_this_corpus or row.get("documents") is None):
         texts = row[SHARES[figure]]
         factor = finite_population(texts, row["corpus_texts"]) if of_this_corpus else 1.0
@@ -243,10 +241,7 @@ def standard_error(row: Row, figure: str, of_this_corpus: bool = False) -> float
 
 
 def _pooled(before: Row, after: Row, figure: str) -> tuple[float, float]:
-    """Errors of two shares under the assumption that they are equal, so that a share of 0 has an error, too.
-
-    Where texts come in documents, each is that of its documents if that is larger.
-    """
+    """Errors of two shares taken as equal, so that a share of 0 has an error too; those of documents where larger."""
     rows = (before, after)
     texts = [row[SHARES[figure]] for row in rows]
     share = sum(n * row[figure] for n, row in zip(texts, rows, strict=True)) / sum(texts)

@@ -1,4 +1,4 @@
-"""Notifications of a verdict: a webhook in Slack's format, and annotations of GitHub Actions."""
+"""Notify of a verdict by a webhook in Slack's format and by annotations of GitHub Actions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tempscale_jobs.urls import masked
 
 _SECONDS, PAUSES = 10.0, (1.0, 5.0)
 ALL_SECONDS = 40.0
-"""The whole exchange with its pauses: a server that sends a byte now and then never exceeds the seconds of one read."""
+"""The limit of the whole exchange: a server that sends a byte now and then never exceeds the limit of one read."""
 _SHOWN_REASONS = 10
 
 
 def is_wanted(gate: Gate, verdict: str) -> bool:
-    """Whether a verdict is to be posted: the configuration asks for it, and the environment names a webhook."""
+    """Whether to post a verdict: the configuration requires it, and the environment names a webhook."""
     if verdict == "none" or gate.notify == "never" or (gate.notify == "failures" and verdict == "passed"):
         return False
     return bool(_address(gate))
@@ -35,28 +35,23 @@ def _address(gate: Gate) -> str:
 
 
 def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
-    """Post the verdict of a run, given its run.json; returns the result in words."""
+    """Post the verdict of a run with this run.json; return the result in words."""
     verdict = record["gate"]["verdict"]
     mark = ":white_check_mark:" if verdict == "passed" else ":x:"
     lines = [f"{mark} tempscale, night of {record['night']}: the gate {'held' if verdict == 'passed' else 'failed'}"]
     return _post(gate, lines, [*record["gate"]["failed"], *notes(record["gate"])], f"report: {masked(folder)}/report.html")
 
 
-def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: int) -> str:
-    """Post that a run ended without a verdict, if verdicts are posted and there are checks; exit code 3 means incomplete."""
-    if gate.notify == "never" or not gate.asks() or not _address(gate):
-        return "not asked for"
-    of = "" if night is None else f", night of {night}"
-    return _post(
-        gate,
-        [f":warning: tempscale{of}: {'incomplete' if code == 3 else 'not run'}"],
-        [why],
-        f"run folder: {masked(folder)}",
-    )
+def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: int) -> None:
+    """Post that a run ended without a verdict, if verdicts are posted; exit code 3 means incomplete."""
+    if gate.notify != "never" and gate.asks() and _address(gate):
+        of = "" if night is None else f", night of {night}"
+        headline = f":warning: tempscale{of}: {'incomplete' if code == 3 else 'not run'}"
+        _post(gate, [headline], [why], f"run folder: {masked(folder)}")
 
 
 def github_lines(record: dict[str, Any]) -> list[str]:
-    """The verdict as annotations of GitHub Actions: one error for each failed check, or one notice; notes are warnings."""
+    """The verdict as annotations of GitHub Actions: an error for each failed check, or a notice; notes are warnings."""
     warnings = [f"::warning title=tempscale gate::{_escaped(note)}" for note in notes(record["gate"])]
     if record["gate"]["verdict"] == "passed":
         message = f"the gate held: {count(record['gate']['checks'], 'check')}"
@@ -74,23 +69,19 @@ def _post(gate: Gate, lines: list[str], reasons: Sequence[str], end: str) -> str
         return f"webhook: {_exchanged(url, json.dumps({'text': text}).encode())}"
     except urllib.error.HTTPError as error:
         return f"not sent: the webhook of {gate.webhook_env} answered {error.code}"
-    except Exception as error:  # Its message may contain the address, which is a secret.
+    except Exception as error:  # Do not show its message, which may contain the secret address.
         return f"not sent: the webhook of {gate.webhook_env} cannot be reached ({type(error).__name__})"
 
 
 class _NotRedirected(urllib.request.HTTPRedirectHandler):
-    """A redirected POST becomes a GET without its message, after the whole answer was read, however long."""
+    """Follows no redirection: urllib would read the whole answer and then send a GET without the message."""
 
     def redirect_request(self, *_: Any) -> None:
-        """Redirect nowhere: the redirection is the answer."""
+        """Return nothing, so that the redirection is the answer."""
 
 
 def _exchanged(url: str, message: bytes) -> int:
-    """Post a message; return the status of the answer, whose content is not read.
-
-    Raises:
-        OSError: there was no good answer, or none in time.
-    """
+    """Post a message within `ALL_SECONDS`; return the status of the answer, whose content is not read."""
     ends: queue.SimpleQueue[int | Exception] = queue.SimpleQueue()
 
     def exchange() -> None:

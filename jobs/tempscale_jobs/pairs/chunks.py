@@ -1,8 +1,7 @@
-"""Split a source into deterministic chunks of pairs of usable texts, and record every row that gives no pair.
+"""Split a source into chunks of pairs of usable texts, and record every row without a pair.
 
-A cell is one text or a list of texts; each text of column a makes a pair with each text of column b in its row. Texts of
-equal content are the same text. Chunks depend on the source and the configuration alone; `shards/index.json` is written
-last, and a resumed run does not read the source again.
+A cell is one text or a list of texts; each text of column a makes a pair with each text of column b in its row. Texts with
+equal content are one text. Chunks depend on the source and the configuration alone; `shards/index.json` is written last.
 """
 
 from __future__ import annotations
@@ -51,19 +50,19 @@ class Pair(NamedTuple):
 
 @dataclass
 class PairCounts:
-    """Rows read, pairs found and rejected, and rejections by reason, counted while the source is read."""
+    """The counts of rows, of pairs and of rejections, while the source is read."""
 
     rows: int = 0
     pairs: int = 0
     lost: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
     stage: Stage | None = None
-    """Its progress is that of the rows."""
+    """The stage whose progress is counted in rows."""
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A file of pairs below shards/: the unit of work and of resuming."""
+    """A file of pairs below shards/, which one task measures."""
 
     name: str
     pairs: int
@@ -71,7 +70,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class PairIndex(SourceIndex):
-    """The content of shards/index.json: the source, its chunks and the counts of its rows."""
+    """The index of a source of pairs."""
 
     unit: ClassVar[type] = Chunk
     rejected_reasons: dict[str, int]
@@ -81,11 +80,7 @@ class PairIndex(SourceIndex):
 
 
 def chunk(storage: Storage, settings: Pairs, out: str, stage: Stage | None = None) -> PairIndex:
-    """Read the source once and write its chunks, unless an earlier session did; raises if it changed since then.
-
-    Raises:
-        UsageError: the source cannot be read, gives no pair, or changed since the run began.
-    """
+    """Read the source once and write its chunks, unless an earlier session did; a UsageError if it changed since then."""
     if index := PairIndex.earlier(storage, settings, out):
         return index
     state, counts, rejects = sources.identity(settings, out), PairCounts(stage=stage), Rejects(storage)
@@ -117,7 +112,7 @@ def records(settings: Pairs, out: str) -> Iterator[Record]:
 
 
 def pairs_of_rows(settings: Pairs, out: str, counts: PairCounts, rejects: Rejects) -> Iterator[Pair]:
-    """The pairs of all rows; a row or text that gives none is recorded with a reason and counted."""
+    """The pairs of all rows; a row or text without a pair is counted and recorded with a reason."""
     for record in records(settings, out):
         if settings.limit is not None and counts.rows >= settings.limit:
             return
@@ -146,7 +141,7 @@ def pairs_of_rows(settings: Pairs, out: str, counts: PairCounts, rejects: Reject
 
 
 def _pairs_named(record: Record, settings: Pairs) -> int:
-    """How many pairs a row names; one that is rejected as a whole counts as at least one."""
+    """The number of pairs in a row, at least one, so that a rejected row counts."""
     cells = (record.values.get(name) for name in (settings.column_a, settings.column_b))
     return max(1, math.prod(len(cell) if isinstance(cell, list) else 1 for cell in cells))
 
@@ -154,7 +149,7 @@ def _pairs_named(record: Record, settings: Pairs) -> int:
 def _sides(
     record: Record, column: str, id_column: str, max_characters: int, reject: Callable[[str, str], None]
 ) -> list[PairText]:
-    """The usable texts of one column of a row; the others go to `reject`."""
+    """The usable texts of one column of a row; `reject` gets the others."""
     content, ids = (
         value.tolist() if isinstance(value, np.ndarray) else value  # Parquet's lists of numbers are read as arrays.
         for value in map(record.values.get, (column, id_column))

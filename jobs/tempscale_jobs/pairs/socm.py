@@ -1,8 +1,8 @@
-"""SOCM of explicit pairs: chunks -> a pool of model actors -> parts below partials/pairs.
+"""Measure SOCM of explicit pairs: chunks -> model actors -> parts below partials/pairs.
 
-The unit of work and of resuming is one chunk under all temperatures of a model. Its distinct texts are embedded once per
-temperature, and their factors never leave the actor. A pair is kept only if every temperature gives it finite figures,
-so that temperatures are compared on the same pairs.
+A piece of work is one chunk under all temperatures of a model. Its distinct texts are embedded once per temperature, and
+their factors stay in the actor. A pair is kept only if its figures are finite at every temperature, so that temperatures
+are compared on the same pairs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def pieces(run: Run, model: Model, value: Value, index: PairIndex) -> list[Piece
 
 
 def measure_pairs(run: Run, crew: Crew, model: Model, every: list[Piece], stage: Stage) -> int:
-    """Write the missing parts of all chunks under all temperatures; returns the number of pairs without finite figures."""
+    """Write the missing parts of all chunks under all temperatures; return the number of pairs without finite figures."""
     forget(run.storage, run.place(MARKS, model))
     left = missing(run.storage, every)
     advance_by_finished(stage, every, left)
@@ -81,13 +81,13 @@ def measure_chunk(worker: actor.ModelActor, number: int, name: str, mode: dict[s
 
 
 def _sides(worker: actor.ModelActor, tokens: Tokens, first: np.ndarray, second: np.ndarray, marks: Marks) -> list[_Side]:
-    """All texts as one side, or the texts of each column under its role; texts that kill the process are left out."""
+    """All texts as one side, or the texts of each column under its role, without texts that kill the process."""
     by_role: list[tuple[str, np.ndarray]] = [(actor.ROLE, np.arange(len(tokens)))]
     if any(temperature.roles for temperature in worker.temperatures):
         by_role = list(zip(_ROLES, (np.unique(first), np.unique(second)), strict=True))
     groups = [(role, texts, tokens.take(texts.tolist())) for role, texts in by_role]
     starts = np.cumsum([0, *(len(role_tokens.ids) for _, _, role_tokens in groups)])
-    # The sequences of all sides share one numbering, so that one set of marks identifies those that kill the process.
+    # The sequences of all sides are numbered together, so that one set of marks finds those that kill the process.
     batches = marks.begin(
         [
             [int(start) + i for i in batch]
@@ -111,19 +111,16 @@ class _Chunk(NamedTuple):
     sides: list[_Side]
     first: np.ndarray
     second: np.ndarray
-    """The texts of each pair, among the texts of the chunk."""
+    """The second text of each pair, as its number in the chunk; `first` likewise."""
     marks: Marks
     lost: dict[int, str]
-    """Texts without figures, with the reason; the model may fail on more."""
+    """Reasons why texts have no figures."""
 
 
 def _figures(
     worker: actor.ModelActor, temperature: Temperature, chunk: _Chunk, mode: dict[str, float]
 ) -> np.ndarray:  # fmt: skip
-    """d_μ, d_Σ and SOCM of every pair, (3, pairs); NaN where the model fails on a text or its mean has no direction.
-
-    The texts that the model fails on are added to those without figures.
-    """
+    """d_μ, d_Σ and SOCM of every pair, (3, pairs); NaN where a mean has no direction or the model fails (see `lost`)."""
     import torch
 
     from tempscale.second_order.routing import moved, socm_device
@@ -170,23 +167,23 @@ def _mark(marks: Marks, start: int, batch: list[int]) -> None:
 
 
 class _Side(NamedTuple):
-    """The texts that are embedded under one role."""
+    """The texts of one role."""
 
     role: str
     texts: np.ndarray
-    """Their places among the texts of the chunk."""
+    """Their numbers in the chunk."""
     tokens: Tokens
     batches: list[list[int]]
     start: int
     """Number of their first sequence among the sequences of all sides."""
     deadly: list[int]
-    """Places of the texts that kill the process."""
+    """Numbers of the texts that kill the process."""
     padded: Padded
-    """Their micro-batches, for all temperatures."""
+    """Their padded micro-batches, for all temperatures."""
 
 
 def _distinct(chunk: pa.Table) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """The distinct texts of a chunk in order of appearance, and the places of each pair's two texts in them."""
+    """The distinct texts of a chunk in order of appearance, and the numbers of each pair's two texts."""
     place: dict[str, int] = {}
     texts: list[str] = []
     columns = (chunk.column(name).to_pylist() for name in ("content_a", "text_a", "content_b", "text_b"))

@@ -29,26 +29,27 @@ if TYPE_CHECKING:
 
 BEGUN, SHARDED, PLANNED, DONE = "begun.json", "shards/index.json", "shards/plan.json", "run.json"
 CALIBRATION = "calibration.json"
-"""How near random pairs of texts are, by length."""
+"""The file of the cosines of random pairs of texts, by length."""
 REPORT = "report.html"
 INVENTORY = "partials/inventory.json"
-"""A copy of run.json, and each file of a finished run with its size and digest; see `runs.inventory`."""
+"""The file with a copy of run.json, and with the size and digest of each file of a finished run; see `runs.inventory`."""
 SIZES = "shards/sizes.json"
-"""The sizes of shards of a run that began where workers hold GPUs."""
+"""The sizes of shards of a run that began on workers with GPUs."""
 EXCEPTIONS = "partials/exceptions"
-"""Files of one sentence each, about what may not be byte-identical to another run of the same texts."""
+"""Files of one sentence each, on bytes that may differ from those of another run of the same texts."""
 COMPUTED_IN = "partials/computed_in.json"
-"""The precision that the models of the run compute in, where anything but float32 was asked for."""
+"""The precision of the run's models, if anything but float32 was requested."""
 TAKEOVERS = "partials/takeovers"
+"""Records of the dead runs whose lock was taken over."""
 LOST = "partials/lost"
-"""A record of each dead run whose lock was taken over."""
+"""Records of lost workers."""
 UNEXPECTED = "unexpected.json"
-"""Where the last unexpected error came from, also one that came before a run began; see `cli.start`."""
+"""The place of the last unexpected error, perhaps from before a run began; see `cli.start`."""
 _OURS = (
     DONE, REPORT, "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
     "status.json", "pruned.json", CALIBRATION,
 )  # fmt: skip
-"""Names that the runs of all commands write; see `Command.files` for those of one."""
+"""Names that runs of all commands write; `Command.files` has those of one command."""
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")
 
 
@@ -62,34 +63,34 @@ class Model:
     max_length: int
     """The window in tokens."""
     document_prompt: str = ""
-    """What is put before every text of a corpus."""
+    """The text before every text of a corpus."""
     query_prompt: str = ""
     similarity: str = "cosine"
-    """How the checkpoint says that its embeddings are compared."""
+    """The checkpoint's measure for comparing embeddings."""
     settings: str = ""
-    """The digest of its files besides the weights, which decide how texts become tokens."""
+    """The digest of its files except the weights: they decide how texts are tokenised."""
     seen: str = ""
-    """The state of its files when the driver read them, on the driver's machine; see `workers.loaded`."""
+    """The state of its files, and the machine, when the driver read them; see `workers.loaded`."""
     revision: str = ""
-    """The revision that a hub name meant when the run began."""
+    """The revision of a hub name when the run began."""
 
     def prompt(self, role: str) -> str:
-        """What is put before a text of a role, «query» or «document»."""
+        """The text before texts of a role, «query» or «document»."""
         return self.query_prompt if role == "query" else self.document_prompt
 
     def fitted(self, temperature: Temperature, corrections: list[dict[str, Any]]) -> dict[str, Any]:
-        """What a file of corrections holds that were fitted to this model's embeddings; see `config.fitted`."""
+        """The content of a file of corrections that were fitted to this model's embeddings; see `config.fitted`."""
         model = {"name": self.label, "fingerprint": self.fingerprint, "max_length": self.max_length}
         return {"model": model | {"temperature": temperature.canonical}, "corrections": corrections}
 
     def identity(self) -> dict[str, Any]:
-        """What decides the tables: its files, its window and, if there are any, its prompts."""
+        """All that decides the tables: its files, its window and its prompts, if there are any."""
         prompts = {role: self.prompt(role) for role in ("document", "query") if self.prompt(role)}
         return {"fingerprint": self.fingerprint, "max_length": self.max_length} | ({"prompts": prompts} if prompts else {})
 
 
 GIVEN = Model("given", "given", "", 0)
-"""Replaces the model where the user supplies the embeddings."""
+"""The model of a run with a user's embeddings."""
 
 
 def place(kind: str, model: Model | str, temperature: Temperature | None = None) -> str:
@@ -99,7 +100,7 @@ def place(kind: str, model: Model | str, temperature: Temperature | None = None)
 
 
 def numbered(folder: str, number: int) -> str:
-    """The name of a durable part in a folder: here and below are the only places where such names are made."""
+    """The name of a durable part in a folder; only functions of this file make such names."""
     return f"{folder}/part-{number:08d}.parquet"
 
 
@@ -115,7 +116,7 @@ def numbered_in(folder: str, unit: int, number: int) -> str:
 
 
 def of_unit(what: str, unit: int) -> str:
-    """The name of the facts about one unit of a source, which are kept until the run completes."""
+    """The beginning of the name of a file about one unit of a source, which is kept until the run completes."""
     return f"shards/{what}-{unit:08d}"
 
 
@@ -125,23 +126,23 @@ def cached(folder: str, number: int) -> str:
 
 
 def tile(folder: str, i: int, j: int, what: str = "") -> str:
-    """The name of a finished super-tile, or of one of its results, `what`."""
+    """The name of a finished super-tile's file, or of one of its results, `what`."""
     return f"{folder}/tile-{i:08d}-{j:08d}{what and '-'}{what}.parquet"
 
 
 def means_by_text(folder: str) -> str:
-    """The name of the figures by text of a finished step of one model and temperature."""
+    """The file with the figures by text of a finished step."""
     return f"{folder}/text_means.parquet"
 
 
 def all_means_by_text(storage: Storage, folder: str) -> list[str]:
-    """The files with the figures by text of a finished step: one for each block of texts, or one; none without the step."""
+    """The files with the figures by text of a step: one for each block, or one; none if the step was left out."""
     single_file = means_by_text(folder)
     return storage.list(f"{folder}/text_means") or ([single_file] if storage.exists(single_file) else [])
 
 
 def means_of_block(folder: str, number: int) -> str:
-    """The name of the figures of the texts of one block, where they are not in one file."""
+    """The file with the figures of one block's texts, if each block has a file."""
     return numbered(f"{folder}/text_means", number)
 
 
@@ -152,13 +153,13 @@ def part(kind: str, model: Model, temperature: Temperature | None, number: int) 
 
 @dataclass(frozen=True)
 class Run:
-    """One run and its folder, without its configuration: each step gets the sections that it reads."""
+    """One run and its folder, without its configuration, of which each step gets only sections."""
 
     storage: Storage
     models: list[Model]
     temperatures: list[Temperature]
     night: str
-    """The night's date: the option's, or else the day on which the run began."""
+    """The night's date: the option's, or the day on which the run began."""
     complete: bool = False
     """Whether this run is already finished in the folder."""
 
@@ -180,7 +181,7 @@ class Run:
         return ", ".join(temperature.canonical for temperature in self.temperatures)
 
     def named(self, model: Model) -> str:
-        """The end of a stage's name that names the model; empty if the run has only one."""
+        """The end of a stage's name, which names the model; empty if the run has only one."""
         return f" of {model.label}" if len(self.models) > 1 else ""
 
     def key(self, model: Model, temperature: Temperature) -> dict[str, Any]:
@@ -190,11 +191,7 @@ class Run:
 
 
 def begin(config: Command, *, fresh: bool = False) -> Run:
-    """Create the run's folder or resume the same run in it; `fresh` first removes an earlier run's files.
-
-    Raises:
-        UsageError: the folder has other contents, or a model cannot be used.
-    """
+    """Create the run's folder or resume the same run in it; `fresh` first removes an earlier run's files."""
     models = ([GIVEN] if config.takes_embeddings else find_models(config)) if config.runs_models else []
     storage = Storage(config.out)
     identity: dict[str, Any] = {
@@ -212,7 +209,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     if previous is not None:
         command = previous["identity"].get("command", "audit")
         command_class = declared(command)
-        # Until the corpus is read there is nothing worth keeping, so a mistyped --corpus does not block the folder.
+        # Before the corpus is read nothing is worth keeping, so that a mistyped --corpus does not block the folder.
         resumable = (SHARDED, PLANNED, DONE, INVENTORY, *(command_class.worth_resuming if command_class else ()))
         if fresh or not any(map(storage.exists, resumable)):
             for name in (*names_of(command), BEGUN):
@@ -224,7 +221,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
                 BEGUN,
                 {"identity": identity, "run": uuid.uuid4().hex[:12], "started": now(), "processor": processor()},
             )
-        except IncompleteRun as error:  # Nothing was begun, so the same command would fail again.
+        except IncompleteRun as error:  # The same command would fail again.
             raise UsageError(
                 str(error).replace("start the same command again", "choose an --out that can be written")
             ) from None
@@ -253,16 +250,12 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
 
 
 def has_read(storage: Storage) -> bool:
-    """Whether the run in a folder has read its inputs, or begun to."""
+    """Whether the run in a folder has begun to read its inputs."""
     return any(map(storage.exists, (SHARDED, PLANNED, DONE)))
 
 
 def find_models(config: Command) -> list[Model]:
-    """Find and fingerprint the models of a run.
-
-    Raises:
-        UsageError: a model is not found, is not of a supported family, or does not allow one of the temperatures.
-    """
+    """Find and fingerprint the models of a run; a UsageError if one is missing, not supported, or given twice."""
     from tempscale.model.loading import check_shapes, check_temperatures
     from tempscale.model.pooling import load_head
     from tempscale.model.settings import Settings
@@ -295,7 +288,7 @@ def find_models(config: Command) -> list[Model]:
             raise UsageError(
                 f"model {label} names no prompts in its config_sentence_transformers.json; leave out --prompts model"
             )
-        # Workers get a folder's full path, because their working directory is another.
+        # Workers have another working directory, so they get a full path.
         path, revision = checkpoint.pinned(name, folder)
         fields = {"settings": digest, "seen": on_this_machine(state), "revision": revision}
         models.append(Model(label, path, fingerprint, window, **prompts, similarity=settings.similarity, **fields))
@@ -303,11 +296,7 @@ def find_models(config: Command) -> list[Model]:
 
 
 def check_models(run: Run) -> None:
-    """Raise unless this machine still has the files of the models that the run began with.
-
-    Raises:
-        IncompleteRun: they were exchanged.
-    """
+    """Raise an IncompleteRun unless this machine still has the files of the models that the run began with."""
     for model in run.models:
         if model.fingerprint and checkpoint.fingerprint(checkpoint.resolve(model.name)) != model.fingerprint:
             raise IncompleteRun(
@@ -317,11 +306,7 @@ def check_models(run: Run) -> None:
 
 
 def window(config: Command) -> int:
-    """The window in tokens of the first model of a run.
-
-    Raises:
-        UsageError: it is not found, or has no window that is asked for.
-    """
+    """The window in tokens of the first model of a run."""
     from tempscale.model.tokens import Tokenizer
 
     try:
@@ -332,16 +317,17 @@ def window(config: Command) -> int:
 
 
 def gives_nothing(run: Run, model: Model, what: str) -> UsageError:
-    """The error of a model that rejects every text or pair of a run, with its most frequent reason."""
+    """The error of a model that rejects every text or pair of a run."""
     reasons = rejected_reasons(run, model)
     most_frequent = f" (most often: {reasons.most_common(1)[0][0]})" if reasons else ""
     return UsageError(
-        f"model {model.label} gives no finite {what} under all of τ {run.taus}; leave out what breaks it{most_frequent}"
+        f"model {model.label} gives no finite {what} under all of τ {run.taus}{most_frequent}; leave out the τ or the "
+        "option that causes it"
     )
 
 
 def rejected_reasons(run: Run, model: Model) -> Counter[str]:
-    """How often a model rejected a text or pair for each reason."""
+    """The number of texts or pairs that a model rejected, by reason."""
     reasons: Counter[str] = Counter()
     for name in run.storage.list(run.place("rejected", model)):
         reasons.update(run.storage.read_table(name, ["reason"]).column("reason").to_pylist())
@@ -349,7 +335,7 @@ def rejected_reasons(run: Run, model: Model) -> Counter[str]:
 
 
 def facts(run: Run, config: Command) -> dict[str, Any]:
-    """The facts that run.json has for every command."""
+    """The facts in run.json that all commands share."""
     begun = started(run)
     files = [*run.storage.list(EXCEPTIONS), *run.storage.list(f"queries/{EXCEPTIONS}")]
     exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in files]
@@ -380,7 +366,7 @@ def facts(run: Run, config: Command) -> dict[str, Any]:
 
 
 def described(config: Command) -> dict[str, Any]:
-    """The configuration as data, without secrets, so that it can be written down."""
+    """The configuration as data, without secrets, for files."""
     data = config.model_dump(mode="json", exclude={"execution": {"address"}})  # An address may contain a secret.
     described: dict[str, Any] = without_secrets(data)
     return described
@@ -395,18 +381,14 @@ def typed(config: Command) -> dict[str, Any] | None:
 
 
 def complete(run: Run, record: dict[str, Any]) -> None:
-    """Write run.json, which marks the run as complete, and remove the shards, which only the run itself needed."""
+    """Write run.json, which marks the run as complete, and remove the shards, which are no longer needed."""
     run.storage.write_json(DONE, record)
     for name in ("shards", "queries/shards"):
         run.storage.remove(name)
 
 
 def finished(folder: str, called: str = "", mend: str = "") -> Storage:
-    """The storage of a finished run; the error begins with `called`, such as an option's name, and ends with `mend`.
-
-    Raises:
-        UsageError: the storage cannot be reached, or there is no finished run in the folder.
-    """
+    """The storage of a finished run; the error begins with `called`, such as an option's name, and ends with `mend`."""
     storage = Storage(folder)
     storage.check_reachable()
     if not storage.exists(DONE):
@@ -415,25 +397,25 @@ def finished(folder: str, called: str = "", mend: str = "") -> Storage:
 
 
 def names_of(command: str) -> tuple[str, ...]:
-    """The files and folders that a run of a command makes in its folder, by name, except the record of which run it is."""
+    """The names of files and folders that runs of a command make, except begun.json."""
     command_class = declared(command)
     return (*_OURS, *(() if command_class is None else command_class.files))
 
 
 def remove_results(storage: Storage, command: str) -> None:
-    """Remove all that a run has made, except the record of which run it is."""
+    """Remove all that a run has made, except begun.json."""
     for name in names_of(command):
         if name != "status.json":
             storage.remove(name)
 
 
 def is_whole(storage: Storage, ended: str) -> bool:
-    """Whether a step has written the file with which it ends, and all files that it names still exist."""
+    """Whether the last file of a step, and all files that it names, exist."""
     return storage.exists(ended) and all(map(storage.exists, storage.read_json(ended).get("files", ())))
 
 
 def started(run: Run) -> dict[str, Any]:
-    """The content of begun.json, such as when and on what processor the run began."""
+    """The content of begun.json."""
     return run.storage.read_object(BEGUN)
 
 
@@ -443,11 +425,7 @@ def now() -> str:
 
 
 def begun_record(storage: Storage, fresh: bool) -> dict[str, Any] | None:
-    """What a run wrote when it began in this folder; None where none has.
-
-    Raises:
-        UsageError: it is damaged, and the run is not to start over; or the folder is a file.
-    """
+    """The content of begun.json; None in an empty folder; a UsageError if it is damaged or the folder is not a run's."""
     if storage.exists(BEGUN):
         try:
             begun = storage.read_object(BEGUN)
@@ -462,7 +440,7 @@ def begun_record(storage: Storage, fresh: bool) -> dict[str, Any] | None:
         return begun
     if storage.is_local and os.path.isfile(storage.path("")):
         raise UsageError(f"'{storage.root}' is a file; --out must be a folder")
-    if set(storage.names()) - {lock.NAME, UNEXPECTED, "history"}:  # The record of other runs stays with --fresh too.
+    if set(storage.names()) - {lock.NAME, UNEXPECTED, "history"}:  # --fresh keeps the record of other runs.
         raise UsageError(f"'{masked(storage.root)}' is not empty and is no tempscale run; choose another --out")
     return None
 
@@ -476,11 +454,7 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def load_tables(storage: Storage) -> dict[str, pl.DataFrame]:
-    """The tables of a finished run, by name; columns that an earlier version did not write are null.
-
-    Raises:
-        Damaged: one is not what was written; also where one is asked for that is missing.
-    """
+    """The tables of a finished run, by name; columns that an earlier version did not write are null."""
     names = [path.removeprefix("tables/").removesuffix(".parquet") for path in storage.list("tables", ".parquet")]
     return Known({name: load_table(storage, name) for name in names}, lambda name: missing_table(storage, name))
 
@@ -492,11 +466,7 @@ def missing_table(storage: Storage, name: str) -> Damaged:
 
 
 def load_table(storage: Storage, name: str) -> pl.DataFrame:
-    """One of these tables.
-
-    Raises:
-        Damaged: it is not what was written, or missing.
-    """
+    """One of these tables; Damaged if it is missing or not what was written."""
     import polars as pl  # Workers never need it.
 
     return pl.DataFrame(pl.from_arrow(completed(name, storage.read_table(f"tables/{name}.parquet"))))

@@ -1,4 +1,4 @@
-"""The inventory of a finished run: its run.json once more, and size and digest of each file, so that damage is noticed."""
+"""The inventory of a finished run, by which damage is noticed: a copy of run.json, and size and digest of each file."""
 
 from __future__ import annotations
 
@@ -14,26 +14,22 @@ if TYPE_CHECKING:
     import polars as pl
 
 PRUNED = "pruned.json"
-"""The file that names what was removed on purpose."""
+"""The file that names folders that were removed on purpose."""
 _COMPARED_BYTES = 256 << 20
-"""Bytes of files whose content is compared, the smallest files first; of the others only the size is."""
+"""The content of so many bytes is compared, smallest files first; of the other files only the size."""
 _WORK = ("shards/", "queries/shards/", "cell_documents/")
-"""Folders that a run removes at its end."""
+"""Temporary folders of a run."""
 _NOTES = tuple(
     f"partials/{name}"
     for name in ("exceptions/", "processors/", "takeovers/", "lost/", "budget/", "cache/", "computed_in.json")
 )
-"""What a run noted as it went, which no step writes again; the inventory holds its content."""
+"""Notes of a run that no step writes again: their content is in the inventory."""
 _LEFT_OUT = ("status.json", PRUNED, DONE, ".lock", "inventory.json", "gate.parquet")
-"""Files that every call of a command writes again, and those that this one depends on."""
+"""Files that every call of a command writes again, and the inventory itself."""
 
 
 def write(storage: Storage, record: dict[str, Any]) -> None:
-    """Write the inventory of a run whose run.json has this content.
-
-    Raises:
-        Damaged: a file was damaged after it was written; no step has read it since.
-    """
+    """Write the inventory of a run whose run.json has this content; Damaged if a file is not what was written."""
     sizes = _sizes(storage, record)
     compared = _smallest(sizes)
     digests = dict(zip(compared, storage.digests(compared, check=True), strict=True))
@@ -43,7 +39,7 @@ def write(storage: Storage, record: dict[str, Any]) -> None:
 
 
 def restore(storage: Storage, names: Iterable[str]) -> set[str]:
-    """Write notes of a finished run again from the inventory; return the names of those that it has."""
+    """Write these notes of a finished run again, if the inventory has them; return their names."""
     notes = (_read(storage) or {"notes": {}})["notes"]
     restored = {name for name in names if name in notes}
     for name in restored:
@@ -62,11 +58,7 @@ def note(storage: Storage, names: Iterable[str]) -> None:
 
 
 def record(storage: Storage) -> dict[str, Any] | None:
-    """The content of run.json of a finished run, also where that file is damaged or missing; None where it is not known.
-
-    Raises:
-        Damaged: the run is finished, and neither the file nor its copy can be read.
-    """
+    """The content of run.json of a finished run, or its copy if the file is damaged or missing; None if neither is known."""
     run = storage.read_object(BEGUN)["run"]
     damage = None
     if storage.exists(DONE):
@@ -87,7 +79,7 @@ def record(storage: Storage) -> dict[str, Any] | None:
 
 
 def expect(storage: Storage, name: str) -> None:
-    """Note that a finished run lacks a file that its inventory does not know, so that it is made again."""
+    """Add a missing file of a finished run to its inventory, if it is not there, so that it is made again."""
     inventory = _read(storage)
     if inventory is not None and name not in inventory["files"] and _is_kept(name):
         inventory["files"][name] = [-1, None]
@@ -95,16 +87,12 @@ def expect(storage: Storage, name: str) -> None:
 
 
 def results(storage: Storage) -> tuple[dict[str, Any], dict[str, pl.DataFrame]]:
-    """The content of run.json of a finished run, and its tables by name.
-
-    Raises:
-        Damaged: one of these is not what was written, or missing.
-    """
+    """The content of run.json of a finished run, and its tables by name."""
     record = storage.read_object(DONE)
     check_tables(storage)
     tables = load_tables(storage)
     for part in ("config", "models") if tables else ():
-        record[part]  # What it lacks is damage.
+        record[part]  # Raises Damaged if it is missing.
     return record, tables
 
 
@@ -118,11 +106,7 @@ def check_tables(storage: Storage) -> None:
 
 
 def damaged(storage: Storage, record: dict[str, Any]) -> list[str]:
-    """The files of a finished run that are missing or not what was written; a run without inventory gets one.
-
-    Raises:
-        IncompleteRun: a file cannot be read.
-    """
+    """The files of a finished run that are missing or not what was written; a run without inventory gets one."""
     inventory = _read(storage)
     if inventory is None:
         write(storage, record)
@@ -138,11 +122,7 @@ def damaged(storage: Storage, record: dict[str, Any]) -> list[str]:
 
 
 def _pruned(storage: Storage) -> tuple[str, ...]:
-    """The folders that were removed on purpose.
-
-    Raises:
-        UsageError: the file that says so is damaged.
-    """
+    """The folders that were removed on purpose."""
     if not storage.exists(PRUNED):
         return ()
     try:
@@ -158,7 +138,7 @@ def _pruned(storage: Storage) -> tuple[str, ...]:
 
 
 def _is_whole(storage: Storage, record: dict[str, Any]) -> bool:
-    """Whether run.json itself can be read."""
+    """Whether run.json can be read."""
     try:
         return storage.exists(DONE) and storage.read_object(DONE).get("run") == record.get("run")
     except Damaged:
@@ -166,7 +146,7 @@ def _is_whole(storage: Storage, record: dict[str, Any]) -> bool:
 
 
 def _read(storage: Storage) -> dict[str, Any] | None:
-    """The inventory; None where there is none that can be read."""
+    """The inventory; None if it is missing or damaged."""
     try:
         inventory = storage.read_json(INVENTORY)
     except Damaged:
@@ -176,7 +156,7 @@ def _read(storage: Storage) -> dict[str, Any] | None:
 
 
 def _sizes(storage: Storage, record: dict[str, Any]) -> dict[str, int]:
-    """The sizes of the files of a run that are to stay as they are."""
+    """The sizes of the files of a run that no later call changes."""
     sizes = dict[str, int]()
     for top in names_of(record.get("command", "audit")):
         sizes |= storage.sizes(top)
@@ -184,12 +164,12 @@ def _sizes(storage: Storage, record: dict[str, Any]) -> dict[str, int]:
 
 
 def _is_kept(name: str) -> bool:
-    """Whether a file is to stay as it is once the run is finished."""
+    """Whether no later call changes a file of a finished run."""
     return name.rsplit("/", 1)[-1] not in _LEFT_OUT and not name.startswith(_WORK)
 
 
 def _smallest(sizes: dict[str, int]) -> list[str]:
-    """The smallest files, as many as are compared by content."""
+    """The smallest files, whose content is compared."""
     names, bytes_left = list[str](), _COMPARED_BYTES
     for name in sorted(sizes, key=lambda name: (sizes[name], name)):
         bytes_left -= sizes[name]

@@ -1,4 +1,4 @@
-"""The lock of a folder, for one run at a time: a file that only one process can create, renewed while the run lives."""
+"""The lock of a folder: a file that only one process can create, and that its run renews."""
 
 from __future__ import annotations
 
@@ -24,32 +24,28 @@ from tempscale_jobs.urls import masked, reason
 NAME = ".lock"
 RENEWED_SECONDS, _STALE_SECONDS, _LOOK_SECONDS = 30.0, 150.0, 5.0
 _FORGOTTEN_SECONDS = 600.0
-"""More than clocks of two machines differ; a lock that was not renewed for so long is dead without being watched."""
+"""A lock that was not renewed for so long is dead and need not be watched: clocks of machines differ by less."""
 SETTLED_SECONDS = {True: 0.2, False: 1.0}
-"""Wait after taking over a dead run's lock, so that only the last of several processes still finds its own lock."""
+"""Wait after taking over a dead run's lock: only the last of several processes then still finds its own lock."""
 _CLOCK_SECONDS = 2.0
-"""Tolerance of a process's start time, because the clock may have been set since; only where the kernel counts no ticks."""
+"""Tolerance of a process's start time where the kernel counts no ticks: the clock may have been set since."""
 _TRY_AGAIN_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Waits between the tries where a storage gives no answer."""
+"""Waits between tries while a storage gives no answer."""
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
-"""The errors of a disk that another try does not mend."""
+"""Errors of a disk that another try does not mend."""
 _UNREADABLE_LOOKS, _UNREADABLE_SECONDS = 5, 0.1
 
 
 class Lock:
-    """A lock that this process took, or that the storage cannot give."""
+    """The lock of this process, or none if the storage cannot lock."""
 
     def __init__(self, storage: Storage, own: dict[str, Any] | None) -> None:
         self._storage, self._owner = storage, own
         self.lost = threading.Event()
-        """The lock was gone, or another run's, when it was to be renewed."""
+        """Set when the lock could not be renewed because it was gone or another run's."""
 
     def check(self) -> None:
-        """Raise unless this run still holds the folder.
-
-        Raises:
-            IncompleteRun: another run has it, or nobody knows.
-        """
+        """Raise an IncompleteRun if another run may have locked the folder."""
         if self._owner is None:
             return
         owner = self._owner
@@ -66,15 +62,9 @@ def locked(
     storage: Storage, waiting: Callable[[], AbstractContextManager[Any]] = nullcontext,
     unlocked: Callable[[], None] = lambda: None,
 ) -> Iterator[Lock]:  # fmt: skip
-    """Hold the folder's lock, or take over that of a dead run; `waiting` is entered while another machine's lock is watched.
-
-    A storage that has no way to lock gets no lock, and `unlocked` is called; a folder that cannot be written is reported by
-    its first write.
-
-    Raises:
-        UsageError: a live run has the lock, or the storage cannot be reached.
-        IncompleteRun: the storage gives no answer.
-    """
+    """Hold the folder's lock, or take over a dead run's; `waiting` is entered while another machine's lock is watched."""
+    # A storage that cannot lock gets no lock, and `unlocked` is called. A folder that cannot be written is reported by its
+    # first write.
     storage.check_reachable()
     owner = {
         "run": uuid.uuid4().hex, "host": socket.gethostname(), "machine": machine(), "pid": os.getpid(),
@@ -91,7 +81,7 @@ def locked(
     finally:
         ended.set()
         thread.join()
-        with suppress(Exception):  # A lock that remains counts as a dead run's.
+        with suppress(Exception):  # A lock that stays behind counts as a dead run's.
             if _holds(storage, owner):
                 storage.remove(NAME)
 
@@ -99,7 +89,7 @@ def locked(
 def _taken(
     storage: Storage, owner: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]], unlocked: Callable[[], None]
 ) -> bool:
-    """Create the lock, in place of a dead run's if there is one; return whether there is one to hold."""
+    """Create the lock, or replace a dead run's; return whether the storage can lock."""
     try:
         created = _created(storage, owner)
     except NotImplementedError:
@@ -117,7 +107,7 @@ def _taken(
         ) from None
     while True:
         if created:
-            # Another process may have found the same dead lock and may now remove this one by mistake.
+            # Another process that found the same dead lock may now remove this one by mistake.
             time.sleep(SETTLED_SECONDS[storage.is_local])
             if _tried(lambda: _holds(storage, owner)):
                 return True
@@ -136,21 +126,12 @@ def _taken(
 
 
 def _created(storage: Storage, owner: dict[str, Any]) -> bool:
-    """Create the file unless it exists; one that this run created counts even if the storage answered with an error."""
-
-    def once() -> bool:
-        return storage.create(NAME, _written(owner)) or _holds(storage, owner)
-
-    return bool(_tried(once))
+    """Create the file unless it exists; a file of this run counts as created even if the storage raised an error."""
+    return bool(_tried(lambda: storage.create(NAME, _written(owner)) or _holds(storage, owner)))
 
 
 def _tried(operation: Callable[[], Any]) -> Any:
-    """The result of `operation`, which is tried again where the storage gives no answer.
-
-    Raises:
-        NotImplementedError, OSError: the storage cannot do it, whenever it is asked.
-        IncompleteRun: it has not answered in any try.
-    """
+    """The result of `operation`, tried again while the storage gives no answer; an IncompleteRun if it never gives one."""
     for wait in (*_TRY_AGAIN_SECONDS, None):
         try:
             return operation()
@@ -185,9 +166,9 @@ def _holds(storage: Storage, owner: dict[str, Any]) -> bool:
 
 def _renew(storage: Storage, owner: dict[str, Any], ended: threading.Event, lost: threading.Event) -> None:
     while not ended.wait(RENEWED_SECONDS):
-        # Every storage has its own exceptions. One failure is harmless: several must fail before the lock counts as dead.
+        # Every storage has its own exceptions. The lock counts as dead only after several failures.
         with suppress(Exception):
-            if not _holds(storage, owner):  # Another run may have taken it over while this machine slept, and ended since.
+            if not _holds(storage, owner):  # Another run may have taken it over while this machine slept.
                 lost.set()
                 return
             storage.write(NAME, _written(owner), durable=False)
@@ -198,7 +179,7 @@ def _written(owner: dict[str, Any]) -> bytes:
 
 
 def _read(storage: Storage) -> dict[str, Any] | None:
-    """The content of the lock, as that of a dead run if it stays damaged; None if it is gone."""
+    """The content of the lock, or that of a dead run if it stays damaged; None if it is gone."""
     content: dict[str, Any] = {}
     for _ in range(_UNREADABLE_LOOKS):
         try:
@@ -206,13 +187,13 @@ def _read(storage: Storage) -> dict[str, Any] | None:
             break
         except FileNotFoundError:
             return None
-        except (ValueError, AttributeError):  # Where a file cannot be linked, the file appears before its content.
+        except (ValueError, AttributeError):  # Without hard links a file appears before its content.
             time.sleep(_UNREADABLE_SECONDS)
     return {"run": "", "host": "", "machine": "", "pid": 0, "since": 0.0, "renewed": 0.0} | content
 
 
 def owner_is_gone(other: dict[str, Any], waiting: Callable[[], AbstractContextManager[Any]], storage: Storage) -> bool:
-    """Whether a lock's owner is gone: its process on this machine, or the renewals of its lock from another machine."""
+    """Whether a lock's owner is gone: its process on this machine, or its renewals from another machine."""
     if other["machine"] == machine():
         try:
             process = psutil.Process(other["pid"])
@@ -237,7 +218,7 @@ def owner_is_gone(other: dict[str, Any], waiting: Callable[[], AbstractContextMa
 
 
 def started_ticks(pid: int) -> int | None:
-    """When a process started, in ticks since its kernel did, whatever clocks are set to; None where that is not known."""
+    """The start of a process in ticks since boot, which no clock changes; None if it is not known."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:

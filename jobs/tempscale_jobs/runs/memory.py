@@ -11,7 +11,7 @@ import psutil
 import pyarrow as pa
 
 _SAMPLE_SECONDS, _SAMPLE_SHARE = 2.0, 0.02
-"""Memory is measured so often, or less often where measuring, which visits all pages of all processes, costs more."""
+"""Interval of measurements, and their largest share of the time: a measurement visits all pages of all processes."""
 
 
 class PeakMemory:

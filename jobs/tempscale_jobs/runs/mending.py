@@ -1,4 +1,4 @@
-"""What is removed of a run where one of its files is damaged, so that exactly that is made again, with the same bytes."""
+"""Remove a damaged file of a run, and the files that depend on it, so that they are made again with the same bytes."""
 
 from __future__ import annotations
 
@@ -16,40 +16,29 @@ from tempscale_jobs.urls import masked
 _ALL = "all of the run is made again"
 _OF_MODEL = re.compile(r"(?P<kind>[^=]+)/model=(?P<model>[^/]+)/")
 _BELOW = ("queries", "measured")
-"""Folders that each hold another run."""
+"""Folders that each contain another run."""
 _REWRITTEN = ("tables/", "figures/", "mteb/", folder.CALIBRATION, "temperature.json")
-"""Files that the last steps of every run write, whether or not they exist."""
+"""Files that the last steps of every run write in any case."""
 _ANSWERS = ("corpus", "pairs", "embeddings")
-"""The entries of run.json that know the state of a source."""
+"""The entries of run.json with the state of a source."""
 _NAMED = 3
 
 
 def mend(storage: Storage, command: str, error: Damaged) -> str:
-    """Remove a damaged file of a run, so that it is made again; return a sentence on what is made again.
-
-    Raises:
-        Damaged: the file does not belong to the run, such as a part of the record of nights.
-    """
+    """Remove a damaged file of a run, so that it is made again; return a sentence on what is made again."""
     name = error.path.removeprefix(f"{storage.root}/")
-    if name.split("/")[0] not in folder.names_of(command):  # Nor is that of a path elsewhere, which is whole.
+    if name.split("/")[0] not in folder.names_of(command):  # A file of the record of nights, or in another folder.
         raise error
     if name.startswith((SIZES, "partials/budget/")) and not storage.exists(DONE):
-        folder.remove_results(storage, command)  # What was embedded so far cannot go on in the same micro-batches.
+        folder.remove_results(storage, command)  # The rest could not be embedded in the same micro-batches.
         return _ALL
-    if storage.exists(DONE):  # A version without inventories may have made it, which cannot know what is missing.
+    if storage.exists(DONE):  # A run of a version without inventories does not know its missing files.
         inventory.expect(storage, name)
     return _remove(storage, name)
 
 
 def reopen(storage: Storage, record: dict[str, Any], damaged: Sequence[str]) -> str:
-    """Prepare a finished run to make some damaged or missing files again; return a sentence on them.
-
-    All other files stay as they are. What the files are made of may have to be read from the sources once more, which are
-    those of the run's `record`.
-
-    Raises:
-        UsageError: the embeddings that they are made of were removed on purpose.
-    """
+    """Prepare a finished run to make damaged files again, from the sources in its `record`; return a sentence on them."""
     listed = ", ".join(sorted(damaged)[:_NAMED]) + (f" and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else "")
     subject = f"{listed} of '{masked(storage.root)}' {'is' if len(damaged) == 1 else 'are'} damaged or missing"
     if storage.exists(PRUNED):
@@ -69,7 +58,7 @@ def reopen(storage: Storage, record: dict[str, Any], damaged: Sequence[str]) -> 
 
 
 def _remove(storage: Storage, name: str) -> str:
-    """Remove a damaged file, and what else must be missing so that the run makes it again."""
+    """Remove a damaged file, and other files whose absence makes the run write it again."""
     top, _, rest = name.partition("/")
     if name == folder.BEGUN:
         return "it cannot be made again"
@@ -95,7 +84,7 @@ def _remove(storage: Storage, name: str) -> str:
 
 
 def _remove_one_with(storage: Storage, name: str, model: str) -> None:
-    """Remove a part of the piece of work that wrote a file of rejected texts: pieces are done with all their parts."""
+    """Remove a part of the piece of work that wrote a file of rejected texts, so that the whole piece is repeated."""
     number = number_of(name.replace("/lengths-", "/part-"))
     for kind in ("texts", "partials/pairs", "partials/lengths", "partials/layers"):
         for part in storage.list(place(kind, model)):
@@ -105,7 +94,7 @@ def _remove_one_with(storage: Storage, name: str, model: str) -> None:
 
 
 def _look_up_again(storage: Storage, name: str) -> str:
-    """Remove what was looked up in a cache, and what was embedded besides: which texts these are is no longer known."""
+    """Remove the texts from a cache and the embedded ones, since it is no longer known which are which."""
     match = re.search(r"model=([^/]+)", name)
     for kind in ("texts", "shards", "rejected", "partials/cache"):
         storage.remove(kind if match is None else place(kind, match[1]))
@@ -113,7 +102,7 @@ def _look_up_again(storage: Storage, name: str) -> str:
 
 
 def _read_again(storage: Storage, name: str) -> str:
-    """Remove the record that a source was read, but not that it was planned; its parts stay until they are replaced."""
+    """Remove the record of reading a source, but not of its plan; the parts stay until they are replaced."""
     if name == PLANNED or not storage.exists(PLANNED):
         state = None if name == SHARDED or not storage.exists(SHARDED) else storage.read_json(SHARDED)["source_state"]
         if state is None:
@@ -123,7 +112,7 @@ def _read_again(storage: Storage, name: str) -> str:
         if name == PLANNED:
             return "it is made again"
     storage.remove(name)
-    # A unit is read again without its file; which unit a part is of, only the files of all units say.
+    # A unit without its file is read again. The unit of a part is not known, so the files of all units are removed.
     for file in [SHARDED] if name.endswith(".json") else storage.list("shards", ".json"):
         if file not in (PLANNED, SIZES):
             storage.remove(file)

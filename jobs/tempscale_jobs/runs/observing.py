@@ -19,7 +19,7 @@ from tempscale_jobs.urls import hidden
 
 STATUS = "status.json"
 STATUS_SECONDS = {True: 5.0, False: 30.0}
-"""How often a stage writes the status file, remotely (False) and locally (True)."""
+"""Seconds between two status files on local (True) and remote storage."""
 LINE_SECONDS = 30.0
 
 Unit = Literal["texts", "pairs", "rejected", "cache_hits"]
@@ -27,35 +27,35 @@ State = Literal["running", "complete", "incomplete", "failed"]
 
 
 class Slow(NamedTuple):
-    """A piece of work in flight that takes much longer than others of its step."""
+    """An unfinished piece of work that takes much longer than others of its step."""
 
     piece: str
     """Its name, such as «shard 7»."""
     seconds: float
-    """How long it has taken so far."""
+    """Its time so far."""
     median_seconds: float
-    """The median of the finished ones."""
+    """The median time of the finished ones."""
 
     def rounded(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """The fields for JSON."""
         return {"piece": self.piece, "seconds": round(self.seconds), "median_seconds": round(self.median_seconds, 1)}
 
 
 class Work(NamedTuple):
-    """Pieces of work, and the workers that they are given to."""
+    """The numbers of pieces of work and of workers."""
 
     left: int | None
-    """Pieces that are not done; None where it is not known."""
+    """Unfinished pieces; None if not known."""
     alive: int
-    """Workers that have started;"""
+    """Workers that have started."""
     wanted: int
-    """and all that should work, those that wait for a place among them."""
+    """All workers of the step, also those that wait for a place."""
     retried: int = 0
-    """Pieces that were given out again since the last time."""
+    """Pieces that were given out again since the last report."""
 
 
 def ascii_label(text: str) -> str:
-    """A text as a label of Ray's metrics, which are ASCII."""
+    """A text as a label of Ray's metrics, in ASCII."""
     return text.replace("τ", "tau").encode("ascii", "replace").decode()
 
 
@@ -73,40 +73,40 @@ class Observer:
 
     def follow(self, run: str, night: str, storage: Storage) -> None:
         """Follow this run from now on."""
-        if self.run is None:  # A run may have another one inside it.
+        if self.run is None:  # A run may contain another run.
             self.run, self.night = run, night
 
     def stage(self, name: str, total: int | None) -> None:
-        """A stage begins."""
+        """Begin a stage."""
         self.name, self.done, self.total, self.slow_pieces = name, 0, total, ()
 
     def resize(self, total: int) -> None:
-        """The stage's total, as it is known now."""
+        """Set the stage's total."""
         self.total = total
 
     def progress(self, done: int) -> None:
-        """The amount `done` of the stage so far."""
+        """Set the amount of the stage that is done."""
         self.done = done
 
     def count(self, unit: Unit, number: int) -> None:
         """Add a number of texts, pairs, rejected rows or cache hits."""
 
     def slow(self, pieces: Sequence[Slow], new: Sequence[Slow]) -> None:
-        """The pieces that are slow now, and those of them that are new; called from another thread, too."""
+        """Set the pieces that are slow now, and the new ones of them; other threads call this too."""
         self.slow_pieces = pieces
 
     def work(self, work: Work) -> None:
-        """How the work of a step goes on."""
+        """Report the progress of a step's pieces."""
 
     def lost(self, why: str) -> None:
-        """A worker was lost, whose pieces of work go to others."""
+        """Report a lost worker, whose pieces go to others."""
         self.lost_workers.append(why)
 
     def say(self, event: str, message: str, seconds: float | None = None) -> None:
         """Report the end of a stage or another event."""
 
     def end(self, state: State, message: str) -> None:
-        """The run ended."""
+        """Report the end of the run."""
 
 
 class JsonLines(Observer):
@@ -149,7 +149,7 @@ class JsonLines(Observer):
         line: dict[str, Any] = {"time": now(), "run": self.run, "night": self.night, "stage": self.name, "event": event}
         if self.total is not None or self.done:
             line |= {"done": self.done, "total": self.total}
-        # In one piece, because another thread may print, too.
+        # Print the line at once, because another thread may print too.
         print(sealed.shown(json.dumps(line | facts, ensure_ascii=False)) + "\n", end="", file=sys.stderr, flush=True)
 
     @override
@@ -159,7 +159,7 @@ class JsonLines(Observer):
 
 
 class StatusFile(Observer):
-    """Writes `status.json` in the run folder, to be polled; it is no part of the run's results."""
+    """Writes `status.json` in the run folder for polling; it is not one of the run's results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class StatusFile(Observer):
     @override
     def follow(self, run: str, night: str, storage: Storage) -> None:
         super().follow(run, night, storage)
-        # The status file of a complete run already says how it ended.
+        # A complete run has its last status.
         if self._storage is None and not storage.exists(DONE):
             self._storage = storage
             self._write("running", "")
@@ -206,11 +206,11 @@ class StatusFile(Observer):
 
     @property
     def _is_due(self) -> bool:
-        """Whether the file is as old as it may become."""
+        """Whether it is time to write the file again."""
         return self._storage is not None and time.monotonic() - self._written >= STATUS_SECONDS[self._storage.is_local]
 
     def _write(self, state: State, message: str, moved: bool = True) -> None:
-        """Write the file; `updated` stays as it is where nothing has `moved`, so that it shows a run that hangs."""
+        """Write the file; `updated` changes only if the run has `moved`, so that it shows a run that hangs."""
         if self._storage is None:
             return
         with self._lock, suppress(Exception):  # The run itself reports a folder that cannot be written.
@@ -253,8 +253,8 @@ class RayMetrics(Observer):
         self._end_work()
         super().stage(name, total)
         if before is not None:
-            self._set(before, 0)
-        self._set(name, 1)
+            self._set("stage", 0, stage=before)
+        self._set("stage", 1, stage=name)
         self._set_slow()
 
     @override
@@ -264,52 +264,54 @@ class RayMetrics(Observer):
 
     @override
     def count(self, unit: Unit, number: int) -> None:
-        with suppress(Exception):  # A failing metric must not end the run.
-            if number and (counter := self._metric(unit)) is not None:
-                counter.inc(number, {"run": self.run or ""})
+        if number:
+            self._add(unit, number)
 
     @override
     def work(self, work: Work) -> None:
-        labels, self.works = {"run": self.run or "", "step": ascii_label(self.name or "")}, True
-        with suppress(Exception):
-            if (gauge := self._metric("workers")) is None:
-                return
-            gauge.set(work.alive, labels | {"state": "alive"})
-            gauge.set(work.wanted, labels | {"state": "wanted"})
-            if work.left is not None:
-                self._metric("pieces_left").set(work.left, labels)
-            if work.retried:
-                self._metric("retries").inc(work.retried, labels)
+        self.works, step = True, self.name or ""
+        self._set("workers", work.alive, step=step, state="alive")
+        self._set("workers", work.wanted, step=step, state="wanted")
+        if work.left is not None:
+            self._set("pieces_left", work.left, step=step)
+        if work.retried:
+            self._add("retries", work.retried, step=step)
 
     @override
     def say(self, event: str, message: str, seconds: float | None = None) -> None:
-        with suppress(Exception):
-            if seconds is not None and (gauge := self._metric("step_seconds")) is not None:
-                gauge.set(seconds, {"run": self.run or "", "step": ascii_label(self.name or "")})
+        if seconds is not None:
+            self._set("step_seconds", seconds, step=self.name or "")
 
     @override
     def end(self, state: State, message: str) -> None:
         self._end_work()
         if self.name is not None:
-            self._set(self.name, 0)
+            self._set("stage", 0, stage=self.name)
         self.slow_pieces = ()
         self._set_slow()
 
     def _end_work(self) -> None:
-        """Nobody works on the stage any more, and nothing of it is left."""
+        """Set the stage's workers and pieces to 0."""
         if self.works:
             self.work(Work(0, 0, 0, 0))
             self.works = False
 
     def _set_slow(self) -> None:
-        with suppress(Exception):
-            if self.run is not None and (gauge := self._metric("slow_pieces")) is not None:
-                gauge.set(len(self.slow_pieces), {"run": self.run})
+        if self.run is not None:
+            self._set("slow_pieces", len(self.slow_pieces))
 
-    def _set(self, stage: str, value: int) -> None:
+    def _set(self, name: str, value: float, **labels: str) -> None:
+        with suppress(Exception):  # A failing metric must not end the run.
+            if (gauge := self._metric(name)) is not None:
+                gauge.set(value, self._labels(labels))
+
+    def _add(self, name: str, number: int, **labels: str) -> None:
         with suppress(Exception):
-            if (gauge := self._metric("stage")) is not None:
-                gauge.set(value, {"run": self.run or "", "stage": ascii_label(stage)})
+            if (counter := self._metric(name)) is not None:
+                counter.inc(number, self._labels(labels))
+
+    def _labels(self, labels: dict[str, str]) -> dict[str, str]:
+        return {"run": self.run or "", **{name: ascii_label(label) for name, label in labels.items()}}
 
     def _metric(self, name: str) -> Any:
         ray = sys.modules.get("ray")

@@ -1,4 +1,4 @@
-"""Which folders a run may write to: one that its workers share, and that holds none of what the run reads."""
+"""Check the folders that a run writes to: its workers must share them, and they must contain no source of the run."""
 
 from __future__ import annotations
 
@@ -12,25 +12,21 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 
 _UNWRITABLE = {
-    "memory": "a memory is no place that workers share",
+    "memory": "workers do not share a memory",
     **dict.fromkeys(
         ("simplecache", "filecache", "blockcache", "cached", "libarchive", "gist", "dask", "jupyter"),
-        "it is of no storage that keeps folders",
+        "its storage has no folders",
     ),
     **dict.fromkeys(("http", "https", "data", "git", "github", "zip", "tar", "reference"), "nothing can be written there"),
 }
 _PREFIXES = ("lance:", "delta:", "hf:")
 _ONE_SLASH = re.compile(r"[a-z0-9]{2,}:/(?!/)")
 _READ = ("source", "corpus", "queries", "qrels")
-"""The names of settings that name what is read."""
+"""Settings that name what a run reads."""
 
 
 def check(config: Command) -> None:
-    """Raise unless the folders that a run writes to can hold what it writes, apart from what it reads.
-
-    Raises:
-        UsageError: a name is of no such folder, or the run's folder holds a source, or a data set holds the run's folder.
-    """
+    """Raise a UsageError unless the folders that a run writes to can hold its results and hold nothing that it reads."""
     data = config.model_dump(mode="json")
     check_name("--out", config.out)
     for section, name in (("execution", "cache"), ("record", "history")):
@@ -48,9 +44,9 @@ def check_name(option: str, name: str) -> None:
     elif "::" in name:
         why = "it is a chain of addresses"
     elif _ONE_SLASH.match(name):
-        why = "an address has two slashes behind its scheme"
+        why = "an address has two slashes after its scheme"
     elif remote and scheme != scheme.lower() and scheme.lower() not in _UNWRITABLE:
-        why = "the scheme of an address is written in small letters"
+        why = "the scheme of an address must be in small letters"
     elif remote and scheme.lower() in _UNWRITABLE:
         why = _UNWRITABLE[scheme.lower()]
     elif remote and scheme != "file" and any(part in ("", ".", "..") for part in rest.rstrip("/").split("/")):
@@ -61,7 +57,7 @@ def check_name(option: str, name: str) -> None:
 
 
 def _sources(value: Any) -> list[str]:
-    """What a configuration reads: the texts under the names of sources."""
+    """The sources in a configuration."""
     if isinstance(value, list):
         return [text for inner in value for text in _sources(inner)]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The origin of a run, as it is written down: kinds of processor, and sources without secrets."""
+"""Record the machines and the kinds of processor of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROCESSORS = "partials/processors"
 
 
 def processor() -> str:
-    """The name of this machine's processor, on which the last bits of a product depend."""
+    """The name of this machine's processor, which the last bits of a product depend on."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -28,7 +28,7 @@ def processor() -> str:
 
 @lru_cache(maxsize=1)
 def machine() -> str:
-    """A name of this machine or container that no other has, because process numbers are only unique inside it."""
+    """A unique name of this machine or container, inside which process numbers are unique."""
     parts = [socket.gethostname()]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip())
@@ -37,7 +37,7 @@ def machine() -> str:
 
 
 def on_this_machine(state: object) -> str:
-    """A digest of the state of files, which is that of no other machine's."""
+    """A digest of the state of files on this machine, which differs on other machines."""
     return hashlib.sha256(repr((machine(), state)).encode()).hexdigest()
 
 

@@ -1,10 +1,9 @@
-"""Parquet and JSON whose readers notice a flipped bit or a cut end.
+"""Write Parquet and JSON so that a flipped bit or a cut end is noticed when they are read.
 
-Pages of Parquet have the checksums that the format defines. What they do not cover is the footer, which holds the schema,
-the statistics and where each page is: 32 bytes before it hold a mark and its digest. Readers of Parquet find the footer from
-the end of a file and pages by their offsets, so they pass over these bytes. JSON objects end with a key `checksum`.
-
-Files of earlier versions, without either, are read as they are.
+Pages of Parquet have the checksums of the format. The footer (schema, statistics, places of pages) has none, so 32 bytes
+before it have a mark and its digest: other readers of Parquet skip these bytes, since they find the footer from the end of a
+file and pages by their offsets. JSON objects end with a key `checksum`. Files of earlier versions, without these, are read
+unchecked.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ import pyarrow.parquet as pq
 _MARK = b"tempscale footer"
 _DIGEST_BYTES = 16
 _END = 8
-"""Bytes behind the footer: its length, and PAR1."""
+"""Bytes after the footer: its length, and PAR1."""
 _TAIL = 1 << 16
-"""Bytes that are read at first, in which most footers lie."""
+"""Bytes that are read first, which contain most footers."""
 _STEERS = re.compile("[\x7f-\x9f\u2028\u2029]")
-"""What JSON leaves as it is, and a terminal that shows the file may obey."""
+"""Characters that JSON does not escape and that a terminal may obey."""
 _KEY, _IS_CHECKSUM = "checksum", re.compile("[0-9a-f]{8}")
 
 
 class Broken(ValueError):
-    """Bytes that are not what was written; the message says how one knows."""
+    """Bytes that are not what was written; the message says why."""
 
 
 def parquet(table: pa.Table, compression: str = "zstd", rows_of_group: int | None = None) -> bytes:
@@ -51,11 +50,7 @@ def sealed(data: bytes) -> bytes:
 
 
 def opened(stream: Any, pre_buffer: bool = False) -> pq.ParquetFile:
-    """A Parquet file that raises where a page is not what its checksum says.
-
-    Raises:
-        Broken: its footer is not what its digest says, or not whole.
-    """
+    """A Parquet file that raises on a page with another checksum; Broken if its footer is not what was written."""
     size = stream.seek(0, io.SEEK_END)
     tail = _tail(stream, size, _TAIL)
     length = int.from_bytes(tail[-8:-4], "little")
@@ -79,11 +74,7 @@ def dumps(value: Any, plain: bool = False) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """The value of a JSON file, without its checksum.
-
-    Raises:
-        Broken: it is no JSON, or its checksum is another's.
-    """
+    """The value of a JSON file, without its checksum; Broken if it is no JSON or has another checksum."""
     try:
         value = json.loads(data)
     except ValueError as error:
@@ -98,12 +89,7 @@ def loads(data: bytes) -> Any:
 
 
 def check(name: str, data: bytes) -> None:
-    """Raise where the bytes of a Parquet or JSON file are not what was written; others have no checksum.
-
-    Raises:
-        Broken: the footer, or a JSON file, has another checksum.
-        OSError: a page has another checksum, as Arrow says it.
-    """
+    """Raise a Broken, or an OSError of Arrow, if a Parquet or JSON file is not what was written; others have no checksum."""
     if name.endswith(".parquet"):
         opened(io.BytesIO(data)).read(use_threads=False)
     elif name.endswith(".json"):
@@ -111,12 +97,12 @@ def check(name: str, data: bytes) -> None:
 
 
 def shown(text: str) -> str:
-    """JSON with escapes in place of the characters that a terminal may obey; it is the same JSON."""
+    """Equal JSON with escapes instead of the characters that a terminal may obey."""
     return _STEERS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _checksum(value: dict[str, Any]) -> str:
-    """The CRC-32 of an object, as it is read again."""
+    """The CRC-32 of an object as it will be read."""
     reread = json.loads(json.dumps(value))
     return f"{zlib.crc32(json.dumps(reread, ensure_ascii=False, sort_keys=True).encode('utf-8', 'surrogatepass')):08x}"
 

@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 
 _READERS = 16
-"""Files that are read at the same time, and the most that are read ahead of their use."""
+"""Files that are read at the same time, and at most so many before they are used."""
 _TEMPORARY = ".writing-"
 _CREATES = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "memory"}
 """The storages whose fsspec creates a file with one conditional request."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-"""What file systems without hard links answer, such as FUSE and SMB."""
+"""The errors of file systems without hard links, such as FUSE and SMB."""
 
 
 class Known(dict[str, Any]):
-    """The contents of a file or a folder of a run, by name: a missing name is damage."""
+    """The contents of a file or a folder of a run, by name; a missing name raises Damaged."""
 
     def __init__(self, values: Mapping[str, Any], damage: Callable[[str], Damaged]) -> None:
         super().__init__(values)
@@ -66,7 +66,7 @@ class Storage:
         return Storage, (self.root,)
 
     def guarded(self, check: Callable[[], None]) -> Storage:
-        """The same files in this process, of which none is written if `check` raises."""
+        """The same files in this process; before each is written `check` is called, which may raise."""
         other = object.__new__(type(self))
         other.__dict__ |= self.__dict__ | {"_check": check}
         return other
@@ -74,7 +74,7 @@ class Storage:
     @cached_property
     def filesystem(self) -> tuple[Any, str]:
         """The file system of fsspec, and the folder's path in it."""
-        if self.is_local:  # Without fsspec's reading of names, which takes :: for a chain.
+        if self.is_local:  # fsspec would take :: in a name for a chain of addresses.
             return LocalFileSystem(), self.root.removeprefix("file://")
         try:
             # Never cache listings, because other processes write too.
@@ -135,11 +135,7 @@ class Storage:
         return self.filesystem[0].open(self.path(name), "rb")
 
     def write(self, name: str, data: bytes, durable: bool = True) -> None:
-        """Write a file whole or not at all; a `durable` file survives a crash of the machine, not only of this process.
-
-        Raises:
-            IncompleteRun: the disk is full or the folder cannot be written.
-        """
+        """Write a file whole or not at all; a `durable` file survives a crash of the machine, not only of this process."""
         self._check()
         fs, _ = self.filesystem
         target = self.path(name)
@@ -157,11 +153,7 @@ class Storage:
             raise IncompleteRun(f"cannot write '{path}': {why}; mend that and start the same command again") from None
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a file unless it exists, as one atomic step; return whether this process created it.
-
-        Raises:
-            NotImplementedError: the storage has no such step.
-        """
+        """Create a file unless it exists, in one atomic step (else NotImplementedError); return whether it was created."""
         fs, _ = self.filesystem
         target = self.path(name)
         if self.is_local:
@@ -176,7 +168,7 @@ class Storage:
                     return _created_alone(target, data)
             return True
         if not _CREATES.intersection([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol):
-            # fsspec's own way looks first and writes then, so two processes could both create the file.
+            # fsspec checks and then writes, so two processes could both create the file.
             raise NotImplementedError(f"'{masked(self.root)}' is on a storage without such a step")
         try:
             fs.pipe_file(target, data, mode="create")
@@ -198,7 +190,7 @@ class Storage:
         if self.is_local or not has_magic(path):
             fs.rm(path, recursive=True)
             return
-        # fsspec's `rm` takes a name with brackets, ? or * for a pattern, and removes what it matches.
+        # fsspec's `rm` takes a name with brackets, ? or * for a pattern, and removes all files that match.
         files, folders = fs.find(path), fs.find(path, withdirs=True)
         for file in files:
             fs.rm_file(file)
@@ -207,7 +199,7 @@ class Storage:
                 fs.rmdir(folder)
 
     def remove_empty(self, folder: str) -> None:
-        """Remove a folder and those below it, where they hold no file, not even an unfinished one."""
+        """Remove a folder and its subfolders, except those with files, also unfinished ones."""
         if self.is_local:
             for inside, _, _ in os.walk(self.path(folder), topdown=False):
                 with suppress(OSError):  # It is not empty.
@@ -238,24 +230,16 @@ class Storage:
         return sizes
 
     def digests(self, names: Sequence[str], check: bool = False) -> Sequence[str]:
-        """The digest of the content of each file, several of which are read at the same time.
-
-        Raises:
-            Damaged: one is missing or, where that is to be checked, not what was written.
-            IncompleteRun: one cannot be read.
-        """
+        """The digest of each file, several read at once; with `check`, Damaged if one is not what was written."""
         with ThreadPoolExecutor(_READERS) as pool:
-            return [*pool.map(self._checked_digest if check else self._digest, names)]
+            return [*pool.map(lambda name: self._digest(name, check), names)]
 
-    def _digest(self, name: str) -> str:
-        with self._readable(name):
-            return hashlib.blake2b(self.read(name), digest_size=16).hexdigest()
-
-    def _checked_digest(self, name: str) -> str:
+    def _digest(self, name: str, check: bool) -> str:
         with self._readable(name):
             data = self.read(name)
         try:
-            sealed.check(name, data)
+            if check:
+                sealed.check(name, data)
         except (sealed.Broken, pa.ArrowException, OSError) as error:
             raise self._damaged(name, error) from None
         return hashlib.blake2b(data, digest_size=16).hexdigest()
@@ -263,11 +247,7 @@ class Storage:
     def read_table(
         self, name: str, columns: Sequence[str] | None = None, later: Mapping[str, pa.DataType] | None = None
     ) -> pa.Table:
-        """Read a Parquet file, or some of its columns; those in `later`, which earlier versions did not write, may be null.
-
-        Raises:
-            Damaged: it is not what was written.
-        """
+        """Read a Parquet file or some columns; those in `later`, which earlier versions did not write, may be null."""
         with self._parquet(name, pre_buffer=True) as file:
             table = file.read(columns=None if columns is None and not later else [*(columns or ()), *(later or ())])
         if not later:
@@ -280,10 +260,8 @@ class Storage:
     def read_range(
         self, name: str, by: str, low: Any, high: Any = None, columns: Sequence[str] | None = None
     ) -> pa.Table:  # fmt: skip
-        """The rows of a Parquet file whose value of the column `by` is from `low` to before `high`, or without end.
-
-        Row groups that have none of them are not read, so files that are sorted by that column are read in part.
-        """
+        """The rows of a Parquet file whose value of the column `by` is from `low` to before `high`, or without end."""
+        # Row groups without such rows are not read, so of a file that is sorted by this column only a part is read.
         selected = None if columns is None else list(dict.fromkeys([by, *columns]))
         with self._parquet(name) as file:
             groups = []
@@ -313,7 +291,7 @@ class Storage:
             return [pl.DataFrame(pl.from_arrow(table)) for table in tables]
 
     def columns(self, names: Sequence[str], columns: Sequence[str]) -> Iterator[Sequence[pa.ChunkedArray]]:
-        """Columns of Parquet files in their order, several of which are read at once, not far ahead of their use."""
+        """Columns of Parquet files in their order; several files are read at once, shortly before they are used."""
         with ThreadPoolExecutor(_READERS) as pool:
             ahead: deque[Any] = deque()
             for name in names:
@@ -324,12 +302,12 @@ class Storage:
                 yield ahead.popleft().result().select([*columns]).columns
 
     def taken(self, names: Sequence[str], columns: Sequence[str], rows: Sequence[np.ndarray]) -> Iterator[pa.Table]:
-        """Columns of some rows of each Parquet file, in the order given, several files at once; see `take`."""
+        """Columns of some rows of each Parquet file, several files at once; see `take`."""
         with ThreadPoolExecutor(_READERS) as pool:
             yield from pool.map(lambda name, selected: self.take(name, columns, selected), names, rows)
 
     def take(self, name: str, columns: Sequence[str], rows: np.ndarray) -> pa.Table:
-        """Columns of some rows of a Parquet file, in the order given, read a row group at a time and only where one is."""
+        """Columns of some rows of a Parquet file, in the given order; row groups without them are not read."""
         with self._parquet(name) as file:
             sizes = [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
             starts = np.cumsum([0, *sizes])
@@ -346,11 +324,7 @@ class Storage:
         return table if (np.diff(places) == 1).all() else table.take(pa.array(np.argsort(places)))
 
     def arrays(self, names: Sequence[str], columns: Sequence[str], rows: int) -> Sequence[np.ndarray]:
-        """Columns of numbers of Parquet files one after the other, `rows` in all, with room for one file besides.
-
-        Raises:
-            IncompleteRun: the files have other than so many rows.
-        """
+        """Columns of numbers of Parquet files one after the other; an IncompleteRun unless they have `rows` rows in all."""
         arrays: Sequence[np.ndarray] = [np.zeros(0)] * len(columns)
         filled = 0
         for chunks in self.columns(names, columns):
@@ -383,11 +357,7 @@ class Storage:
         self.write(name, sealed.parquet(table, compression, rows_of_group))
 
     def read_json(self, name: str) -> Any:
-        """Read a JSON file.
-
-        Raises:
-            Damaged: it is not what was written.
-        """
+        """Read a JSON file; Damaged if it is not what was written."""
         with self._readable(name):
             data = self.read(name)
         try:
@@ -396,26 +366,19 @@ class Storage:
             raise self._damaged(name, error) from None
 
     def read_object(self, name: str) -> Known:
-        """Read a JSON file that holds an object; a key that it lacks is damage too.
-
-        Raises:
-            Damaged: it is not what was written.
-        """
+        """Read a JSON file that holds an object; a key that it lacks is damage too."""
         value = self.read_json(name)
         if not isinstance(value, dict):
             raise self._damaged(name, ValueError("it holds no object"))
         return Known(value, lambda key: self._damaged(name, ValueError(f"it says nothing of '{key}'")))
 
     def write_json(self, name: str, value: Any, durable: bool = True, plain: bool = False) -> None:
-        """Write a JSON file with keys in the given order, an object's checksum as the last.
-
-        A `plain` one, which others read too, has none.
-        """
+        """Write a JSON file with keys in the given order; an object ends with its checksum, unless it is `plain`."""
         self.write(name, sealed.dumps(value, plain), durable)
 
     @contextmanager
     def _parquet(self, name: str, pre_buffer: bool = False) -> Iterator[pq.ParquetFile]:
-        """A Parquet file; damage that is found in the block is raised as a Damaged."""
+        """A Parquet file; damage that the block comes upon is raised as a Damaged."""
         with self._readable(name):
             opened = self.opened(name)
         with opened as stream:
@@ -431,7 +394,7 @@ class Storage:
 
     @contextmanager
     def _readable(self, name: str) -> Iterator[None]:
-        """Turn the error of a file that is missing, or that this process may not read, into a sentence."""
+        """Turn the error of a missing or unreadable file into a sentence."""
         path = f"{self.root}/{name}"
         try:
             yield
@@ -449,7 +412,7 @@ class Storage:
 
 
 def _created_alone(target: str, data: bytes) -> bool:
-    """Create a file without a link: it exists at once, and its content a moment later."""
+    """Create a file without a link: its content appears a moment after its name."""
     try:
         number = os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
     except FileExistsError:
@@ -470,7 +433,7 @@ def _temporary(target: str, data: bytes, durable: bool) -> Iterator[str]:
     os.makedirs(folder, exist_ok=True)
     temporary = os.path.join(folder, f"{_TEMPORARY}{uuid.uuid4().hex}")
     try:
-        with open(temporary, "xb") as stream:  # x: no link that somebody made there is followed.
+        with open(temporary, "xb") as stream:  # x: never follow a link that somebody made there.
             stream.write(data)
             if durable:
                 stream.flush()

@@ -1,4 +1,4 @@
-"""What `tempscale submit` sends: a command, read by our own command line before anything travels, and its name."""
+"""Turn a command into a job: its options are read here first, and it gets a name."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tempscale_jobs.urls import masked, without_secrets
 COMMANDS: dict[str, type[Command]] = {
     kind.command: kind for kind in (AuditConfig, PairsConfig, DiagnoseConfig, EvaluateConfig, TuneConfig, CorrectConfig)
 }
-"""Commands that write a run folder and resume where they stopped: those that a job may run, with their configurations."""
+"""The commands that a job may run, with their configurations: they write a run folder and resume."""
 _FOUND = f"i.find_spec({FOLDER!r}).submodule_search_locations"
-"""Where the working directory is on a node. Ray's own `working_dir` would be unpacked anew, under the driver's feet, by
-each node that shares a disk with the head; its `py_modules` are not."""
+"""The working directory on a node. Ray's own `working_dir` would be unpacked again, while the driver uses it, by each node
+that shares a disk with the head; its `py_modules` are not."""
 _WRITTEN = ("out", "execution.cache", "record.history")
-"""Folders that must outlive a job, by their place in a configuration."""
+"""Settings with folders that must outlive a job."""
 _READ = ("source", "corpus", "queries", "qrels", "models", "audits", "baseline")
-"""Where a configuration may name what a run reads."""
+"""Settings that may name what a run reads."""
 
 
 @dataclass(frozen=True)
@@ -50,16 +50,16 @@ class Submission:
     identifier: str
     """The submission id of the first attempt."""
     packed: Packed | None
-    """What travels with it; nothing where it names no file."""
+    """The files that are sent with it; None if it names no file."""
     image_code: bool
-    """Whether the cluster's own tempscale runs."""
+    """Whether the tempscale of the cluster runs it."""
 
     @property
     def entrypoint(self) -> str:
-        """What the head's shell runs."""
-        python = ["python", "-P"]  # -P: a folder of this name in the working directory is not this package.
+        """The command for the head's shell."""
+        python = ["python", "-P"]  # -P: do not import a folder of this name in the working directory.
         run = shlex.join(["exec", *python, "-m", "tempscale_jobs", self.command, *self.arguments])
-        # Python without this package, or without what it needs, would end with 1, which is a failed gate's.
+        # Without this package Python would end with 1, which means a failed gate.
         if self.packed is None:
             return f"{shlex.join([*python, '-c', 'import tempscale_jobs.cli.app'])} || exit 2; {run}"
         find = shlex.join([*python, "-c", f"import tempscale_jobs.cli.app, importlib.util as i; print(*{_FOUND})"])
@@ -72,7 +72,7 @@ def read(context: Any, night: str | None, working_dir: Path | None, image_code: 
     if parameters.get("plan"):
         raise UsageError("--plan estimates and stops: give it to the command without submit")
     night = _night(night, parameters.get("night"))
-    knows_night = "night" in parameters  # Any other command gets the date where its arguments have {night}.
+    knows_night = "night" in parameters  # In other commands the date replaces {night} in the arguments.
     dated = (
         parameters | {"night": night} if knows_night else {name: _filled(value, night) for name, value in parameters.items()}
     )
@@ -100,7 +100,7 @@ def read(context: Any, night: str | None, working_dir: Path | None, image_code: 
 
 
 def _filled(value: Any, night: str) -> Any:
-    """A parameter with the night's date in place of {night}."""
+    """A parameter in which the night's date replaces {night}."""
     if isinstance(value, (list, tuple)):
         return [_filled(item, night) for item in value]
     return filled(value, night) if isinstance(value, str) else value
@@ -117,7 +117,7 @@ def _night(outer: str | None, inner: str | None) -> str:
 
 
 def _packed(parameters: dict[str, Any], working_dir: Path | None, image_code: bool) -> Packed | None:
-    """The working directory: the one that is given, else the configuration's."""
+    """The files of the working directory: the given folder, or the configuration's."""
     values = [item for value in parameters.values() for item in (value if isinstance(value, (list, tuple)) else [value])]
     files = [value for value in values if isinstance(value, Path)]
     if working_dir is not None:
@@ -127,25 +127,21 @@ def _packed(parameters: dict[str, Any], working_dir: Path | None, image_code: bo
     if image_code:
         if any(not path.is_absolute() for path in files):
             raise UsageError(
-                f"'{files[0]}' does not travel with --image-code; give its full path in the image, or --working-dir DIR"
+                f"'{files[0]}' is not sent with --image-code; give its full path in the image, or --working-dir DIR"
             )
         return None
     if isinstance(parameters.get("config"), Path):
         return pack(Path(os.path.abspath(parameters["config"])).parent)
     if files:
-        raise UsageError(f"'{files[0]}' has to travel with the job; give --working-dir with a folder that holds it")
+        raise UsageError(f"'{files[0]}' must be sent with the job; give --working-dir with a folder that contains it")
     return None
 
 
 def _name_in_job(file: Path, packed: Packed | None) -> str:
-    """What a file is called where the job runs.
-
-    Raises:
-        UsageError: it does not travel.
-    """
+    """The name of a file where the job runs; a UsageError if the file is not sent."""
     if packed is None:
         return str(file)
-    full = Path(os.path.abspath(file))  # Links are kept: Kubernetes mounts a file as a link into a hidden folder.
+    full = Path(os.path.abspath(file))  # Do not follow links: Kubernetes mounts a file as a link into a hidden folder.
     if not full.is_relative_to(packed.folder):
         raise UsageError(
             f"'{file}' is not below the working directory '{packed.folder}'; give one that holds it: --working-dir"
@@ -157,7 +153,7 @@ def _name_in_job(file: Path, packed: Packed | None) -> str:
 
 
 def _arguments(context: Any, as_sent: Callable[[Any], str]) -> tuple[str, ...]:
-    """The given arguments, written again, each value as `as_sent` writes it."""
+    """The given arguments with each value as `as_sent` writes it."""
     positional, options = list[str](), list[str]()
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name)
@@ -175,7 +171,7 @@ def _arguments(context: Any, as_sent: Callable[[Any], str]) -> tuple[str, ...]:
 
 
 def _check_folders(config: Command, knows_night: bool) -> None:
-    """Raise where a folder that must outlive the job would be in the job's own directory."""
+    """Raise if a folder that must outlive the job would be in the job's directory."""
     data = config.model_dump(mode="json")
     for place in _WRITTEN:
         section, _, name = place.rpartition(".")
@@ -202,13 +198,13 @@ def _check_files(config: dict[str, Any], packed: Packed | None) -> None:
                 raise packed.unsent(path)
         elif _matches(path, Path.cwd()):
             raise UsageError(
-                f"'{path}' lies on this machine and does not travel; put it on a shared folder or object storage, or into "
-                "the working directory (--working-dir) and call it as it is called there"
+                f"'{path}' is on this machine and is not sent with the job; put it on a shared folder or object storage, or "
+                "into the working directory (--working-dir), and give its path there"
             )
 
 
 def _read_by(config: Any, key: str = "") -> Iterator[str]:
-    """Relative paths, or what may be one, of what the run reads."""
+    """The sources of the run that are, or may be, relative paths."""
     if isinstance(config, dict):
         for name, value in config.items():
             yield from _read_by(value, name)
@@ -224,14 +220,14 @@ def _is_relative(path: str) -> bool:
 
 
 def _matches(path: str, folder: Path) -> list[str]:
-    """What a relative path or glob matches in a folder, as names in it."""
+    """The names in a folder that a relative path or glob matches."""
     if any(magic in path for magic in "*?["):
         return glob.glob(path, root_dir=folder, recursive=True)
     return [os.path.normpath(path)] if (folder / path).exists() else []
 
 
 def _identifier(config: Command, night: str) -> str:
-    """One name for a corpus, what is done with it and a night; no secret goes into it."""
+    """A name that depends on the configuration and the night, without secrets."""
     identity = {"command": config.command, "config": config.identity(), "out": config.out, "night": night}
     digest = hashlib.sha256(json.dumps(without_secrets(identity), sort_keys=True).encode()).hexdigest()[:8]
     slug = re.sub(r"[^a-z0-9]+", "-", _title(config, night).lower()).strip("-")[:24].strip("-")
@@ -239,7 +235,7 @@ def _identifier(config: Command, night: str) -> str:
 
 
 def _title(config: Command, night: str) -> str:
-    """What the run is about in a few words: the name of its record, or the last word of its source."""
+    """The subject of the run in a few words: the name of its record, or the last word of its source."""
     if name := getattr(getattr(config, "record", None), "name", ""):
         return str(name)
     section = getattr(config, config.reads, None) or getattr(config, "corpus", None)

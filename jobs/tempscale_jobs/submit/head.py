@@ -12,6 +12,7 @@ from typing import Any
 
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import masked, reason
+from tempscale_jobs.workers.private import variables_set
 
 DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 INCOMPLETE = 3
@@ -24,11 +25,7 @@ _CONNECT_SECONDS, ANSWER_SECONDS, _SEND_SECONDS = 5.0, 10.0, 300.0
 
 
 def address_of(given: str | None) -> str:
-    """The URL of the dashboard that accepts jobs: the given one, or else the one that Ray's own client would use.
-
-    Raises:
-        UsageError: the address is not that of a dashboard.
-    """
+    """The URL of the dashboard that accepts jobs: the given one, or else the one that Ray's own client would use."""
     name, address = "--address", given
     if address is None and (variable := os.environ.get("RAY_API_SERVER_ADDRESS")):
         name, address = "RAY_API_SERVER_ADDRESS", variable
@@ -45,11 +42,7 @@ def address_of(given: str | None) -> str:
 
 
 def connect(url: str) -> Any:
-    """A client of Ray's Jobs API, with the token of RAY_AUTH_MODE=token and RAY_AUTH_TOKEN[_PATH].
-
-    Raises:
-        UsageError: the head does not answer within seconds, or refuses the token.
-    """
+    """A client of Ray's Jobs API, with the token of RAY_AUTH_MODE=token and RAY_AUTH_TOKEN[_PATH]."""
     from ray.job_submission import JobSubmissionClient
 
     # The client sets its own log level, and would log every package that it makes and sends.
@@ -57,48 +50,33 @@ def connect(url: str) -> Any:
         logging.getLogger(name).setLevel(logging.ERROR)
 
     class Client(JobSubmissionClient):  # type: ignore[misc, unused-ignore]
-        def _do_request(self, method: str, *arguments: Any, **more: Any) -> Any:  # Ray's would wait for ever.
+        def _do_request(self, method: str, *arguments: Any, **more: Any) -> Any:  # Ray's would wait without end.
             seconds = ANSWER_SECONDS if method == "GET" else _SEND_SECONDS
             return super()._do_request(method, *arguments, timeout=(_CONNECT_SECONDS, seconds), **more)
 
         def versions(self) -> dict[str, str]:
-            """The versions of the cluster's Ray and Python, as far as it tells."""
+            """The versions of the cluster's Ray and Python, if it reports them."""
             answer = self._do_request("GET", "/api/v0/cluster_metadata")
-            told = answer.json().get("data", {}) if answer.status_code == 200 else {}
-            return {"Ray": told.get("rayVersion", ""), "Python": told.get("pythonVersion", "")}
+            data = answer.json().get("data", {}) if answer.status_code == 200 else {}
+            return {"Ray": data.get("rayVersion", ""), "Python": data.get("pythonVersion", "")}
 
-    with readable(url), _preferred(url):
+    with readable(url), variables_set({"RAY_API_SERVER_ADDRESS": url}):  # Ray prefers the variable to its argument.
         return Client(url)
 
 
 def check_versions(theirs: dict[str, str], url: str) -> None:
-    """Raise a UsageError if the cluster has another Ray or Python than this machine, whose code and packages are sent."""
+    """Raise a UsageError if the cluster has another Ray or Python than this machine, for which the code is sent."""
     import ray
 
     ours = {"Ray": ray.__version__, "Python": platform.python_version()}
     compared = {"Ray": 3, "Python": 2}
-    """How many numbers of each version must be equal."""
+    """The leading numbers of each version that must be equal."""
     for name, version in theirs.items():
         if version and version.split(".")[: compared[name]] != ours[name].split(".")[: compared[name]]:
             raise UsageError(
                 f"the cluster at '{masked(url)}' has {name} {version} and this machine {ours[name]}, for which its code is "
                 f"sent; submit from an environment with {name} {version}, or give --image-code if the cluster has tempscale"
             )
-
-
-@contextmanager
-def _preferred(url: str) -> Iterator[None]:
-    """Set RAY_API_SERVER_ADDRESS to `url`, because Ray prefers that variable to the address in its arguments."""
-    name = "RAY_API_SERVER_ADDRESS"
-    before = os.environ.get(name)
-    os.environ[name] = url
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 @contextmanager

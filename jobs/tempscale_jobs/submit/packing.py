@@ -1,4 +1,4 @@
-"""The files of a working directory that are sent to a cluster, and those that never are."""
+"""Choose the files of a working directory that are sent to a cluster."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _LEFT_OUT = (
     "*_token.txt", "*-token.txt", "kubeconfig*", "*.kubeconfig", "service-account*.json", "service_account*.json",
     "serviceaccount*.json", "*password*", "*.ppk", "*.jks", "*.keystore", "*.kdbx", "*.ovpn",
 )  # fmt: skip
-"""Names of files that are not sent, because they often contain secrets or are no input."""
+"""Names of files that are not sent: they often contain secrets, or are no input."""
 _SECRETS = re.compile(
     rb"-----BEGIN [A-Z ]*PRIVATE KEY-----|\"private_key\"\s*:|^kind:\s*Config\b|\bhf_[A-Za-z0-9]{30,}|\bAKIA[0-9A-Z]{16}\b"
     rb"|\bgh[pousr]_[A-Za-z0-9]{36,}|\bsk-[A-Za-z0-9_-]{32,}",
     re.MULTILINE,
 )
-"""What a small file that is sent must not hold, whatever its name: keys of servers, accounts, clusters and services."""
+"""Keys of servers, accounts, clusters and services: a small file that contains one is not sent, whatever its name."""
 _SMALL_BYTES = 1 << 16
 _SECRET_FILES = ("GOOGLE_APPLICATION_CREDENTIALS", "RAY_AUTH_TOKEN_PATH", "AWS_SHARED_CREDENTIALS_FILE", "HF_TOKEN_PATH")
 """Environment variables that name a file with a secret, which is not sent whatever its name."""
@@ -55,7 +55,7 @@ class Packed:
         return name in self.files or any(file.startswith(below) for file in self.files)
 
     def summary(self) -> str:
-        """A line for the screen: what is sent and what is not."""
+        """A line for the screen on the files that are sent and left out."""
         omitted = f"; left out: {', '.join(self.left_out[:5])}" if self.left_out else ""
         more = f" and {len(self.left_out) - 5} more" if len(self.left_out) > 5 else ""
         files = "1 file" if len(self.files) == 1 else f"{len(self.files):,} files"
@@ -81,7 +81,7 @@ class Packed:
 
 
 def pack(folder: Path) -> Packed:
-    """Find the files of a folder that are sent; a folder that is too large for Ray or unreadable is a UsageError."""
+    """The files of a folder that are sent; a UsageError if it is unreadable or too large for Ray."""
     if folder in (Path.home(), Path(folder.anchor)):
         raise UsageError(f"'{folder}' is too much to pack; give --working-dir with a folder of what the run needs")
     files, left_out = dict[str, int](), list[str]()
@@ -116,7 +116,7 @@ def pack(folder: Path) -> Packed:
 
 
 def _holds_a_secret(path: str) -> bool:
-    """Whether a small file holds what looks like a key; large ones are data."""
+    """Whether a file seems to contain a key; a large file is data."""
     if os.path.getsize(path) > _SMALL_BYTES:
         return False
     with open(path, "rb") as stream:

@@ -33,33 +33,28 @@ if TYPE_CHECKING:
 
 
 PATIENCE_SECONDS = 120.0
-"""A head that does not answer for longer is lost, and perhaps its job too."""
+"""A head that does not answer for longer counts as lost."""
 LOOK_SECONDS = 1.0
 QUIET_SECONDS = 60.0
-"""A job that prints nothing for longer is said to run still."""
+"""After so long without output the job's status is printed."""
 LOG_BYTES_A_SECOND = 1_000_000
-"""Ray returns only whole logs, so a large log is fetched less often."""
+"""Ray returns whole logs only, so a large log is fetched less often."""
 _LAST_LOOKS = 3
 
 
 class SubmitOptions(NamedTuple):
-    """How a command is submitted."""
+    """The options of a submission."""
 
     detach: bool
-    """Do not wait for its job."""
+    """Do not wait for the job."""
     again: bool
-    """Submit a run that is done once more."""
+    """Submit a finished run again."""
     join: bool
     """Wait for this night's existing job instead of refusing."""
 
 
 def submit(sent: Submission, address: str | None, console: Console, manner: SubmitOptions) -> int:
-    """Submit a command and return its job's exit code, or 0 where nobody waits for it.
-
-    Raises:
-        UsageError: the cluster cannot be reached or refuses the token, or this night's run is already there.
-        IncompleteRun: the cluster was lost.
-    """
+    """Submit a command and return its job's exit code, or 0 where nobody waits for it."""
     url = address_of(address)
     client = connect(url)
     with readable(url):
@@ -92,7 +87,7 @@ def submit(sent: Submission, address: str | None, console: Console, manner: Subm
 
 
 def _attempts(client: Any, sent: Submission) -> dict[int, Any]:
-    """The cluster's jobs of this night's run, by the number of the attempt."""
+    """The jobs of this night's run, by the number of the attempt."""
     name = re.compile(rf"{re.escape(sent.identifier)}(?:-(\d+))?")
     return {
         int(match[1] or 1): job
@@ -102,7 +97,7 @@ def _attempts(client: Any, sent: Submission) -> dict[int, Any]:
 
 
 def _current(attempts: dict[int, Any], again: bool) -> Any | None:
-    """The last attempt, if it still runs or needs no further attempt."""
+    """The last attempt, if it is running or needs no further attempt."""
     if not attempts:
         return None
     last = attempts[max(attempts)]
@@ -172,11 +167,7 @@ class Watch:
         self._printed, self._next_log = 0, 0.0
 
     def wait(self) -> int:
-        """Wait for the job and return its exit code; 3 where the user interrupts this, which leaves the job running.
-
-        Raises:
-            IncompleteRun: the cluster was lost, or no longer knows the job.
-        """
+        """Wait for the job and return its exit code; 3 where the user interrupts this, which leaves the job running."""
         try:
             job = self._over()
         except KeyboardInterrupt:
@@ -186,7 +177,7 @@ class Watch:
         return self._ended(job)
 
     def _over(self) -> Any:
-        """The job when it is over; its log is shown meanwhile."""
+        """Show the log until the job is over; return the job."""
         from ray.exceptions import AuthenticationError
 
         while True:
@@ -205,10 +196,10 @@ class Watch:
             time.sleep(LOOK_SECONDS)
 
     def _missed(self, error: Exception) -> None:
-        """Raise IncompleteRun if the head has not answered for too long, or is a new one that does not know the job."""
+        """Raise an IncompleteRun if the head does not answer for too long, or is new and does not know the job."""
         if "does not exist" in str(error):
             raise IncompleteRun(
-                f"the cluster at '{masked(self._url)}' knows nothing of {self._identifier} any more: its head is a new one; "
+                f"the cluster at '{masked(self._url)}' no longer knows {self._identifier}, because its head is new; "
                 "submit the same command again to go on where it stopped"
             )
         silent = time.monotonic() - self._heard
@@ -243,7 +234,7 @@ class Watch:
         try:
             log = self._client.get_job_logs(self._identifier)
         except (OSError, RuntimeError, ValueError):
-            return False  # The status decides; the log may be there the next time.
+            return False  # The status decides; the log may be readable the next time.
         self._next_log = time.monotonic() + len(log) / LOG_BYTES_A_SECOND
         end = len(log) if last else log.rfind("\n") + 1
         if end > self._printed:

@@ -1,4 +1,4 @@
-"""Choose a temperature without labels: it must improve the prefix gap or the exposure of long texts and worsen nothing."""
+"""Choose a temperature without labels, which improves the prefix gap or the exposure of long texts and worsens nothing."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ _LEVEL = 0.05
 
 
 class Seen(NamedTuple):
-    """The parts of an audit under one candidate that the choice needs."""
+    """An audit's parts under one candidate, for the choice."""
 
     texts: pl.DataFrame
     """Columns text_id, group (lower edge of the length interval), inside (the text's mean cosine within it) and document."""
     probe: pl.DataFrame
-    """Columns text_id, group (tokens of the prefix), inside and document; empty where the probe was left out."""
+    """Columns text_id, group (tokens of the prefix), inside and document; empty if the probe was left out."""
     near: dict[str, set[str]]
     """The nearest texts of each text, by id."""
 
     @property
     def document(self) -> dict[str, int] | None:
-        """The document of each text, by id; None where texts come without documents."""
+        """The document of each text, by id; None if the texts have no documents."""
         if self.texts["document"].null_count():
             return None
         return dict(self.texts.select("text_id", "document").iter_rows())
 
 
 class Noise(NamedTuple):
-    """How many of its errors a change must be to be more than noise, by Student's t."""
+    """The standard errors that a change must exceed to be more than noise, by Student's t."""
 
     worse: float
-    """Of one change, two-sided at 5 %."""
+    """For one change, two-sided at 5 %."""
     better: float
-    """Of the changes of all candidates together (Bonferroni)."""
+    """For the changes of all candidates together (Bonferroni)."""
 
     @classmethod
     def of(cls, first: Seen, candidates: int) -> Noise:
-        """With the documents of the length interval that has the fewest, less one, as degrees of freedom."""
+        """The noise with one degree of freedom less than the documents of the length interval that has the fewest."""
         intervals = [table["document"] for _, table in first.texts.group_by("group") if len(table) >= TEXTS_FOR_AN_INTERVAL]
         fewest = min(len(ids) if ids.null_count() else equal_documents(ids.to_numpy()) for ids in intervals)
         freedom = fewest - 1
@@ -76,10 +76,7 @@ def measured(run: Run, model: Model, temperature: Temperature) -> Seen:
 
 
 def corrected(run: Run, model: Model, temperature: Temperature, first: Seen) -> Seen | None:
-    """The first candidate with a correction by length, which moves neighbours and nothing else.
-
-    None where it was not measured of every text.
-    """
+    """The first candidate with a correction by length, which moves neighbours only; None if some text was not measured."""
     names = run.storage.list(run.place(CORRECTED, model, temperature))
     tables = [run.storage.read_table(name) for name in names]
     near = {
@@ -104,14 +101,14 @@ def by_interval(own: Seen, first: Seen) -> list[dict[str, Any]]:
 
 
 def _pairs_error(moved: np.ndarray, document: pl.Series) -> float | None:
-    """The error of the change of a mean over pairs, from the change of each text's mean; None for too few documents."""
+    """The error of a change of a mean over pairs, from the changes of the texts' means; None for too few documents."""
     if document.null_count():
         return within_error(float(moved.var(ddof=1)), len(moved))
     return finite(documents_error([moved], [2.0], [document.to_numpy()]))
 
 
 def prefix_gap(own: Seen, first: Seen) -> tuple[float | None, Error]:
-    """The prefix gap and its change on the same texts; None where no text was long enough to be probed."""
+    """The prefix gap and its change on the same texts; None if no text was long enough for the probe."""
     if own.probe.is_empty():
         return None, Error(None, None)
     gaps = []
@@ -150,12 +147,10 @@ def kept(own: Seen, first: Seen, short: set[str]) -> float:
 def choose(
     every: Sequence[Seen], keep_neighbours: float, edges: Sequence[int]
 ) -> tuple[list[dict[str, Any]], list[list[dict[str, Any]]]]:
-    """The rows of `tuning_collapse` without key columns, and each candidate's rows of `tuning_intervals`; reference first.
-
-    A candidate is eligible if the mean cosine rises beyond its error in no interval (raising it for short texts is no gain)
-    and short texts keep the share `keep_neighbours` of their nearest texts. It must also improve the prefix gap or the
-    exposure of long texts beyond noise (Bonferroni over the candidates) and worsen neither. The smallest gap is chosen.
-    """
+    """The rows of `tuning_collapse`, and by candidate of `tuning_intervals`, without key columns; the reference first."""
+    # A candidate is eligible if the mean cosine rises beyond its error in no interval (raising it for short texts is no
+    # gain) and short texts keep the share `keep_neighbours` of their nearest texts. It must improve the prefix gap or the
+    # exposure of long texts beyond noise (Bonferroni over the candidates) and worsen neither. The smallest gap is chosen.
     first = every[0]
     all_intervals = [by_interval(candidate, first) for candidate in every]
     if len(all_intervals[0]) < 2:
@@ -191,10 +186,10 @@ def choose(
 
 
 class _Bar(NamedTuple):
-    """What a candidate must hold."""
+    """The conditions for a candidate."""
 
     keep: float
-    """The share of their nearest texts that short texts must keep."""
+    """The share of their nearest texts that short texts must keep under it."""
     noise: Noise
     edges: Sequence[int]
 
@@ -227,7 +222,7 @@ def _judged(
 
 
 def fairer(row: dict[str, Any], first: dict[str, Any]) -> float:
-    """How much the exposure of long texts moves towards 1, on a log scale, in standard errors of its change."""
+    """The move of long texts' exposure towards 1, on a log scale, in standard errors of its change."""
     exposed, before = row["exposure_long"], first["exposure_long"]
     if exposed <= 0 or before <= 0:
         return _size(exposed - before, row["exposure_long_change_se"])
@@ -236,7 +231,7 @@ def fairer(row: dict[str, Any], first: dict[str, Any]) -> float:
 
 
 def _size(change: float | None, error: float | None) -> float:
-    """A change in units of its standard error; 0 where nothing moved or the error is not known."""
+    """A change in units of its standard error; 0 if nothing changed or the error is not known."""
     if change is None or error is None or change == 0:
         return 0.0
     return change / error if error > 0 else float(np.copysign(np.inf, change))

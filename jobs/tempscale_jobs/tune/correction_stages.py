@@ -1,4 +1,4 @@
-"""A fitted correction as stages of a checkpoint that sentence-transformers has anyway: Normalize, Dense, Normalize.
+"""Write a fitted correction as stages that sentence-transformers has: Normalize, Dense, Normalize.
 
 A correction that is linear in the embedding is x ↦ (x − m)W for each side, so it is a Dense stage of weight Wᵀ and bias −mW.
 """
@@ -29,11 +29,7 @@ class Stage(NamedTuple):
 
 
 def sides(correction: Correction) -> dict[str, Stage | None]:
-    """The stage of each side, by the name of its folder; one of both, «», where they are the same; None: no stage.
-
-    Raises:
-        UsageError: the correction is no function of the embedding alone.
-    """
+    """The stage of each side, by folder («»: one for both; None: no stage); a UsageError if no stage can express it."""
     if isinstance(correction, Centre):
         identity = np.eye(correction.dim)
         documents = Stage(correction.of_documents, identity, True) if correction.unit else None
@@ -50,7 +46,7 @@ def sides(correction: Correction) -> dict[str, Stage | None]:
 
 
 def add(folder: Path, stage: Stage, hidden: int) -> None:
-    """Add a stage to a checkpoint; `hidden` is the width of its token embeddings, for one that names no stages."""
+    """Add a stage to a checkpoint, which has token embeddings of the width `hidden`."""
     file = folder / "modules.json"
     modules: list[dict[str, Any]] = json.loads(file.read_text("utf-8")) if file.is_file() else _plain(folder, hidden)
     kinds = [str(module["type"]).rsplit(".", 1)[-1] for module in modules]
@@ -68,7 +64,7 @@ def add(folder: Path, stage: Stage, hidden: int) -> None:
 
 
 def _plain(folder: Path, hidden: int) -> list[dict[str, Any]]:
-    """The stages of a checkpoint that names none: the mean of its tokens."""
+    """The stages of a checkpoint without modules.json: the mean of its tokens."""
     pooling = folder / "1_Pooling"
     pooling.mkdir()
     config = {"word_embedding_dimension": hidden, "pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
@@ -78,7 +74,7 @@ def _plain(folder: Path, hidden: int) -> list[dict[str, Any]]:
 
 
 def _append(folder: Path, modules: list[dict[str, Any]], kind: str, config: dict[str, Any]) -> Path:
-    """Add a stage behind the others; its folder."""
+    """Add a stage after the others; return its folder."""
     number = len(modules)
     place = folder / f"{number}_{kind}"
     place.mkdir()

@@ -1,4 +1,4 @@
-"""What corrections of embeddings do to scores and to exposure, from the parts that the scoring of tasks left."""
+"""Read scores and exposures with corrections of embeddings from the parts of scored tasks."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ class Comparable(NamedTuple):
     """The corrections that can be compared with temperatures."""
 
     recipes: list[str]
-    """Those that every task has a score of,"""
+    """The corrections with a score for every task."""
     items: pl.DataFrame
-    """the items under each, as `evaluation_items` has them, `temperature` naming the candidate;"""
+    """Their items, with the columns of `evaluation_items`; `temperature` names the candidate."""
     exposure: list[dict[str, Any]]
-    """rows of `tuning_exposure`, without key columns;"""
+    """Rows of `tuning_exposure`, without key columns."""
     fitted: dict[str, list[dict[str, Any]]]
-    """each correction as data, one of each task, split and subset;"""
+    """Each correction as data, for each task, split and subset."""
     problems: dict[str, str]
-    """and why others were left out, by recipe, or by task where none of them has a score."""
+    """Why others were left out, by recipe, or by task if the task has no corrections."""
 
 
 def candidate(reference: Temperature, recipe: str) -> str:
-    """How a correction at the first temperature is called among the candidates."""
+    """The name of a correction at the first temperature as a candidate."""
     return f"{reference.canonical} + {recipe}"
 
 

@@ -1,4 +1,4 @@
-"""A temperature or a correction in a checkpoint on disk, with its model card: a plain model that any server serves."""
+"""Write a temperature or a correction into a checkpoint with a model card: a plain model for any server."""
 
 from __future__ import annotations
 
@@ -31,30 +31,22 @@ _TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2, "float16": 5e-3}
 
 
 class Exported(NamedTuple):
-    """What `export` left."""
+    """An exported checkpoint."""
 
     folder: str
     difference: float
-    """Largest |difference| of embeddings between this checkpoint and the base model with the temperature attached."""
+    """Largest |difference| of embeddings from those of the base model with the temperature attached."""
     dtype: str
     sides: tuple[str, ...] = ("",)
-    """The folders below it: one for each side where a correction treats documents and queries otherwise."""
+    """The folders in it: one for each side if a correction treats documents and queries differently."""
 
 
 def export(
     name: str, temperature: Temperature, out: str, saved: Saved | None = None, runs: Sequence[str] = ()
 ) -> Exported:  # fmt: skip
-    """Fold a temperature into a copy of a model, check the copy against the attached model, and write it to `out`.
-
-    A schedule by length or by role, which weights cannot express, is written beside the weights, for `tempscale.load`.
-    Every other weight, the tokenizer and the sentence-transformers stages are those of the base model. A `saved` correction
-    becomes stages behind them; where its sides differ there is a folder for each. The card tells what finished `runs`
-    have measured of it.
-
-    Raises:
-        UsageError: the model, temperature, folder or a run cannot be used.
-        RunError: the copy does not compute what the base model with the temperature does; nothing is left.
-    """
+    """Write a copy of a model with a temperature folded in, and perhaps a correction, checked against the attached model."""
+    # A schedule by length or by role, which weights cannot express, is written next to the weights, for `tempscale.load`. A
+    # correction becomes stages behind the model's; where its sides differ there is a folder for each.
     target = Path(out).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"--out '{out}' is there already and is not empty; choose another folder")
@@ -100,7 +92,7 @@ def export(
 
 
 def _check_fitting(name: str, source: Path, fingerprint: str, temperature: Temperature, saved: Saved) -> None:
-    """Raise if the correction is of other embeddings than this model gives under this temperature."""
+    """Raise if the correction does not fit embeddings of this model under this temperature."""
     from tempscale.model.pooling import load_head
 
     known, correction = saved.model, saved.correction
@@ -123,7 +115,7 @@ def _check_fitting(name: str, source: Path, fingerprint: str, temperature: Tempe
 
 
 def _check_plain(name: str, source: Path) -> None:
-    """Raise for weights that folding would not reach."""
+    """Raise if the weights are quantised or an adapter, which folding does not change."""
     from tempscale.model.loading import check_family
     from tempscale.model.settings import Settings
 
@@ -138,7 +130,7 @@ def _check_plain(name: str, source: Path) -> None:
 
 
 def _write(source: Path, temperature: Temperature, folder: Path) -> str:
-    """Write the folded model with copies of everything else; returns its precision."""
+    """Write the folded model with copies of everything else; return its precision."""
     from transformers.utils import logging as transformers_logging
 
     from tempscale.model.loading import load_transformer
@@ -155,7 +147,7 @@ def _write(source: Path, temperature: Temperature, folder: Path) -> str:
     inner = Settings.of(source).transformer
     _copy(source, folder, inner)
     place = folder / inner.relative_to(source)
-    # A pooler that the checkpoint never had is random: it is not made part of it.
+    # A pooler that the checkpoint does not have is random, so it is not saved.
     state = {key: value for key, value in model.state_dict().items() if key not in missing}
     model.save_pretrained(place, state_dict=state)
     _restore(inner / "config.json", place / "config.json", model)
@@ -163,7 +155,7 @@ def _write(source: Path, temperature: Temperature, folder: Path) -> str:
 
 
 def _copy(source: Path, folder: Path, inner: Path) -> None:
-    """Copy tokenizer, configuration and further stages, but no code, no pickles and no weights of the transformer itself."""
+    """Copy tokenizer, configuration and further stages, but no code, no pickles and no weights of the transformer."""
     for file in sorted(source.rglob("*")):
         relative = file.relative_to(source)
         if relative.parts[0] in ("onnx", "openvino") or any(part.startswith(".") for part in relative.parts):
@@ -177,7 +169,7 @@ def _copy(source: Path, folder: Path, inner: Path) -> None:
 
 
 def _readable(folder: Path) -> None:
-    """Give the files the permissions that new files have here; safetensors writes for its owner alone."""
+    """Give the files the usual permissions of new files; safetensors writes them for the owner only."""
     mask = os.umask(0)
     os.umask(mask)
     for file in folder.rglob("*"):
@@ -186,7 +178,7 @@ def _readable(folder: Path) -> None:
 
 
 def _restore(before: Path, after: Path, model: Any) -> None:
-    """Keep what the base model's config.json says, but for the class that is saved and what points to remote code."""
+    """Keep the base model's config.json, except for the saved class and references to remote code."""
     config = json.loads(before.read_text("utf-8"))
     config["architectures"] = [type(model).__name__]
     for key in ("auto_map", "_name_or_path"):
@@ -204,10 +196,7 @@ def _hidden(folder: Path) -> int:
 
 
 def _difference(source: Path, folder: Path, temperature: Temperature, saved: Saved | None, side: str) -> float:
-    """Largest difference of an embedding entry between the new checkpoint and the old one with the temperature attached.
-
-    With a correction: its vectors as sentence-transformers gives them, against the old one's embeddings, corrected.
-    """
+    """Largest difference of an embedding entry from the base model's with the temperature attached, corrected if `saved`."""
     from tempscale.model.encoder import Encoder
 
     attached = Temperature(1.0) if temperature.is_foldable else saving.read(folder)

@@ -1,4 +1,4 @@
-"""One τ per layer as a further candidate: choose long texts, and search by gradient on a worker."""
+"""Search one τ per layer, a further candidate, by gradient on long texts, on a worker."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.dispatch import Crew, Piece
 
 FOUND = "layers.json"
-"""The result of the search in the run folder, so that a resumed run does not search again."""
+"""The result of the search, so that a resumed run does not search again."""
 _SHORT = 32
-"""Tokens of the short prefix, the same as the shortest of the prefix probe."""
+"""Tokens of the short prefix, as of the shortest prefix of the probe."""
 _ROWS = 20_000
 _BATCH = 256
 
 
 @dataclass(frozen=True)
 class SearchTexts:
-    """The texts for the search: those of the tasks, or of the corpus where there are no tasks."""
+    """The source of texts for the search: the tasks or, without tasks, the corpus."""
 
     config: TuneConfig
     states: dict[str, Any]
-    """States of the sources, which change when their texts do."""
+    """States of the sources, which change with their texts."""
 
 
 def search(run: Run, crew: Crew, model: Model, source: SearchTexts) -> dict[str, Any]:
-    """Search, unless layers.json has the result, and return its content; `temperatures` is None where nothing was found."""
+    """The content of layers.json, after a search if it is missing; `temperatures` is None if nothing better was found."""
     if not run.storage.exists(FOUND) or run.storage.read_json(FOUND)["states"] != source.states:
         run.storage.remove(FOUND)
         choosing, seed = source.config.choosing, source.config.seed
@@ -53,9 +53,9 @@ def search(run: Run, crew: Crew, model: Model, source: SearchTexts) -> dict[str,
     return content
 
 
-def candidate(found: dict[str, Any]) -> list[Temperature]:
-    """The schedule of the search as a list of one, or an empty list."""
-    return [] if found["temperatures"] is None else [Temperature.by_layer(found["temperatures"])]
+def candidate(result: dict[str, Any]) -> list[Temperature]:
+    """The schedule that the search found, as a list of at most one."""
+    return [] if result["temperatures"] is None else [Temperature.by_layer(result["temperatures"])]
 
 
 def search_layers(worker: actor.ModelActor, texts: list[str], settings: dict[str, int]) -> dict[str, Any]:
@@ -69,14 +69,14 @@ def search_layers(worker: actor.ModelActor, texts: list[str], settings: dict[str
         "objective_before": outcome.before.objective, "objective_after": outcome.after.objective,
         "note": f"{', '.join(f'{tau:g}' for tau in outcome.temperatures)} from {len(texts)} texts",
     }  # fmt: skip
-    # Equal to another candidate, or no better than τ 1: there is nothing new to try.
+    # It is no better than τ 1, or it is a constant, which is a candidate already.
     if outcome.after.objective >= outcome.before.objective or len(set(outcome.temperatures)) == 1:
         result |= {"temperatures": None, "note": "the search found nothing better than τ 1 in every layer"}
     return result
 
 
 def long_texts(model: Model, config: TuneConfig, tokens: int) -> list[str]:
-    """A seeded sample of texts of at least `tokens` tokens, from the first 20,000 rows."""
+    """A seeded sample of texts with at least `tokens` tokens, from the first 20,000 rows."""
     tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
     rows = dict.fromkeys(islice(texts_of_source(config, tokenizer), _ROWS))
     ordered = sorted(rows, key=lambda text: (keyed_hash(text, config.seed + 1), text))
@@ -91,7 +91,7 @@ def long_texts(model: Model, config: TuneConfig, tokens: int) -> list[str]:
 
 
 def texts_of_source(config: TuneConfig, tokenizer: Any) -> Iterator[str]:
-    """The texts of the corpus, or those of the tasks where there are some."""
+    """The texts of the tasks or, without tasks, of the corpus."""
     if not config.tasks:
         corpus = config.texts()
         for row in sources.rows(corpus, config.out):

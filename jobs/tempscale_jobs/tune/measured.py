@@ -1,4 +1,4 @@
-"""What finished runs have measured of a checkpoint, as tables of its model card."""
+"""Write measurements from finished runs as tables of a checkpoint's model card."""
 
 from __future__ import annotations
 
@@ -23,15 +23,11 @@ _FIGURES = {
     "exposure_long": "exposure of the longest texts (1 is their share)",
     "socm_mean": "mean second-order collapse (SOCM)",
 }
-"""Figures of collapse_summary that a card tells, in words."""
+"""Figures of collapse_summary in a card, with their descriptions."""
 
 
 def measured(folders: Sequence[str], fingerprint: str, temperature: Temperature, correction: str | None) -> str:
-    """What runs of audit, evaluate or tune have measured of a model under a temperature, or with a correction, as Markdown.
-
-    Raises:
-        UsageError: a folder holds no finished run, or none that measured this.
-    """
+    """The measurements of a model under a temperature, or with a correction, in runs, as Markdown."""
     sections = [_of_run(folder, fingerprint, temperature.canonical, correction) for folder in folders]
     return "\n".join(["## Measured", "", "Errors are 95 % half-widths.", "", *sections, ""]) if sections else ""
 
@@ -60,7 +56,7 @@ def _of_run(folder: str, fingerprint: str, temperature: str, correction: str | N
 
 
 def _chosen(rows: list[dict[str, Any]], matching: list[dict[str, Any]]) -> list[str]:
-    """The scores on items that chose nothing."""
+    """The scores on held-out items."""
     (row,) = matching
     first = rows[0]["temperature"]
     return [
@@ -83,7 +79,7 @@ def _scores(rows: list[dict[str, Any]], matching: list[dict[str, Any]]) -> list[
 
 
 def _collapse(source: str, rows: list[dict[str, Any]], matching: list[dict[str, Any]]) -> list[str]:
-    """How much a corpus collapses, beside the run's first temperature; `source` is its name, where it has one."""
+    """The collapse of a corpus, called `source` if it has a name, next to that at the run's first temperature."""
     (row,), first = matching, rows[0]
     columns = [first] if row is first else [first, row]
     heads = [f"τ {column['temperature']}" for column in columns]
@@ -105,5 +101,5 @@ def _heads(*heads: str) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """A name in a cell of Markdown, which it cannot leave."""
+    """A name in a cell of Markdown, with Markdown's characters escaped."""
     return re.sub(r"([\\|`*_\[\]<>])", r"\\\1", visible(text))

@@ -1,4 +1,4 @@
-"""The model card of an exported checkpoint: its base model, licence, temperature, correction, and what users must do."""
+"""The model card of an exported checkpoint: base model, licence, temperature, correction, and advice for users."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.fitted import Saved
 
 TAG = "tempscale"
-"""The tag of all cards that are written here."""
+"""The tag of all these cards."""
 
 
 class Facts(NamedTuple):
-    """A checkpoint that is exported."""
+    """The facts about an exported checkpoint."""
 
     name: str
-    """The base model's name,"""
+    """The base model's name."""
     source: Path
-    """its folder"""
+    """Its folder."""
     fingerprint: str
-    """and its fingerprint."""
+    """Its fingerprint."""
     temperature: Temperature
     dtype: str
     difference: float
-    """The largest difference to the model under the temperature."""
+    """The largest difference from the model under the temperature."""
     saved: Saved | None
-    """The correction in it,"""
+    """Its correction, if any."""
     side: str
-    """and of what."""
+    """The side that is corrected; empty: both."""
     figures: str
-    """What was measured of it, as Markdown."""
+    """Measurements as Markdown."""
 
 
 def model_card(facts: Facts) -> ModelCard:
@@ -111,12 +111,12 @@ The licence is the base model's.
 
 
 def _licence(source: Path) -> dict[str, Any]:
-    """What the base model's own card says of its licence; nothing where there is no card, or none that can be read."""
+    """The licence from the base model's card; empty without a readable card."""
     card = source / "README.md"
     if not card.is_file():
         return {}
     try:
         metadata = ModelCard.load(card, ignore_metadata_errors=True).data.to_dict()
-    except Exception:  # A card that cannot be read costs no export.
+    except Exception:  # A card that cannot be read must not prevent the export.
         return {}
     return {key: str(metadata[key]) for key in ("license", "license_name", "license_link") if metadata.get(key)}

@@ -1,4 +1,4 @@
-"""A checkpoint on the Hugging Face hub: in a repository that is new, or that holds a checkpoint of tempscale."""
+"""Push a checkpoint to a repository of the Hugging Face hub that is new or has a checkpoint of tempscale."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ from tempscale_jobs.tune.model_card import TAG
 from tempscale_jobs.urls import reason
 
 _OF_THE_HUB = ".gitattributes"
-"""What the hub itself puts into a new repository."""
+"""The file that the hub puts into a new repository."""
 
 
 def check(name: str) -> None:
-    """Look whether a repository may be written, before anything is computed.
-
-    Raises:
-        UsageError: the hub cannot be reached, knows no such user, or the repository holds something else.
-    """
+    """Raise a UsageError unless a repository may be written, before anything is computed."""
     try:
         api = HfApi()
         api.whoami()
         files = [file for file in api.list_repo_files(name) if file != _OF_THE_HUB] if api.repo_exists(name) else []
         ours = not files or TAG in _tags(name)
-    except Exception as error:  # The hub's client has its own exceptions, and what carries it, too.
+    except Exception as error:  # The hub's client and its transport have their own exceptions.
         raise UsageError(f"--push '{name}' cannot be written: {reason(error)}; see `hf auth login`, or HF_TOKEN") from None
     if not ours:
         raise UsageError(
@@ -33,11 +29,7 @@ def check(name: str) -> None:
 
 
 def push(name: str, folder: str, message: str, public: bool) -> str:
-    """Put a folder in place of what a repository holds, as one commit; return its address.
-
-    Raises:
-        IncompleteRun: it did not arrive; the folder stays.
-    """
+    """Replace the content of a repository with a folder, as one commit; return its address, or raise an IncompleteRun."""
     try:
         api = HfApi()
         api.create_repo(name, private=not public, exist_ok=True)
@@ -51,7 +43,7 @@ def push(name: str, folder: str, message: str, public: bool) -> str:
 
 
 def _tags(name: str) -> list[str]:
-    """The tags of a repository's card; none where it has no card."""
+    """The tags of a repository's card; empty without a card."""
     try:
         return list(ModelCard.load(HfApi().hf_hub_download(name, "README.md")).data.tags or ())
     except (EntryNotFoundError, ValueError):

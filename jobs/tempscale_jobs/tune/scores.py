@@ -1,4 +1,4 @@
-"""Choose a temperature by scores: on the development part of each task's items, confirmed on the held-out part."""
+"""Choose a temperature by scores on the development part of each task's items, and confirm it on the held-out part."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Half(NamedTuple):
     gold: np.ndarray | None
     """Gold scores of pairs, for the rank correlation."""
     clusters: np.ndarray | None = None
-    """The id of each item's text, shared by windows of one text; None where items are independent."""
+    """The id of each item's text, which windows of one text share; None if items are independent."""
     drawn: dict[str, np.ndarray] | None = None
     """By candidate: the accuracy of each experiment of a classification; experiments learn from different draws."""
 
@@ -52,13 +52,13 @@ class Half(NamedTuple):
             return Error(0.0, 0.0)
         if self.gold is not None:
             return paired.rank_correlation(values, self.gold, first, seed)
-        found = paired.mean(values - first, self.clusters)
+        change = paired.mean(values - first, self.clusters)
         if self.drawn is None:
-            return found
-        return Error(found.value, together(found.se, self.drawn[candidate] - self.drawn[reference]))
+            return change
+        return Error(change.value, together(change.se, self.drawn[candidate] - self.drawn[reference]))
 
     def resampled(self, candidate: str, reference: str, generator: np.random.Generator) -> np.ndarray:
-        """The change in each resample of the items, (resamples,); NaN where a resample has one gold score only."""
+        """The change in each bootstrap resample of the items, (resamples,); NaN if a resample has one gold score only."""
         values, first = self.values[candidate], self.values[reference]
         options: dict[str, Any] = {"n_resamples": RESAMPLES, "batch": _BATCH, "method": "percentile", "rng": generator}
         if self.gold is None:
@@ -67,7 +67,7 @@ class Half(NamedTuple):
             result = stats.bootstrap((sums, sizes), lambda a, b, axis: a.sum(axis) / b.sum(axis), paired=True, **options)
             return np.asarray(result.bootstrap_distribution) + self._redrawn(candidate, reference, generator)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # Degenerate resamples are NaN and left out.
+            warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # Degenerate resamples are NaN and are left out.
             result = stats.bootstrap(
                 (values, first, self.gold), lambda a, b, gold: rho(a, gold) - rho(b, gold), paired=True,
                 vectorized=False, **options,
@@ -75,7 +75,7 @@ class Half(NamedTuple):
         return np.asarray(result.bootstrap_distribution)
 
     def _redrawn(self, candidate: str, reference: str, generator: np.random.Generator) -> np.ndarray | float:
-        """The noise of the training draws: Student's t values times their error, since the draws are too few to resample."""
+        """The noise of the training draws, which are too few to resample: Student's t values times their error."""
         if self.drawn is None:
             return 0.0
         moved = self.drawn[candidate] - self.drawn[reference]
@@ -90,19 +90,17 @@ class Parts(NamedTuple):
     """By task, one part for each of its splits and subsets."""
     held: dict[str, list[Half]]
     left_out: list[str]
-    """The tasks with no items or too few."""
+    """The tasks with too few items."""
 
 
 def split(items: pl.DataFrame, tasks: Sequence[str], held_out: float, seed: int) -> Parts:
-    """Split the items of every task: an item's part depends on its text's id alone, and a share `held_out` is held out.
-
-    The experiments of a classification are split too, so that the draws that favoured a candidate do not confirm it.
-    """
+    """Split the items of every task by the ids of their texts alone; a share `held_out` is held out."""
+    # The experiments of a classification are split too, so that the draws that favoured a candidate do not confirm it.
     parts = Parts({}, {}, [])
     for task in tasks:
         rows = items.filter(pl.col("task") == task)
         halves: tuple[list[Half], list[Half]] = ([], [])
-        # Where no task of the run has items, `items` has no further columns.
+        # Without any item of a task, `items` has no further columns.
         for _, group in rows.group_by("split", "subset", maintain_order=True) if len(rows) else ():
             column = "predicted" if group["value"].null_count() else "value"
             if group[column].null_count():
@@ -137,14 +135,12 @@ def split(items: pl.DataFrame, tasks: Sequence[str], held_out: float, seed: int)
 
 
 def choose(parts: Parts, candidates: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """The rows of `tuning_scores` without key columns; the first candidate is the reference.
-
-    The candidate with the best development score is chosen if its interval on the held-out part lies above 0.
-    """
+    """The rows of `tuning_scores` without key columns; the first candidate is the reference."""
+    # The candidate with the best development score is chosen if its interval on the held-out part is above 0.
     if not parts.dev:
         raise UsageError(
-            f"no task has {ITEMS_FOR_A_HALF} queries, texts or pairs with a score of their own in each part, so none can "
-            f"choose: {', '.join(parts.left_out)}"
+            f"no task has {ITEMS_FOR_A_HALF} queries, texts or pairs with single scores in each part, so no task decides: "
+            f"{', '.join(parts.left_out)}"
         )
     reference = candidates[0]
     rows = [_row(parts, candidate, reference, seed) for candidate in candidates]

@@ -1,1 +1,1 @@
-"""Ray: the session, the actors that hold a model, and the machines they run on."""
+"""Ray: the session, the actors with a model, and the machines that they run on."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from typing_extensions import override
@@ -34,21 +34,22 @@ if TYPE_CHECKING:
     from tempscale.model.gathering import Encoded
     from tempscale.model.tokens import Tokens
     from tempscale.temperature.schedule import Temperature
+    from tempscale_jobs.config.sections import CutModels, Encoding
     from tempscale_jobs.runs.folder import Model, Run
 
 
 ROLE = "document"
 """The role of a corpus's texts, for temperatures that depend on the role."""
 _ACTORS_OF_A_TASK, _TASKS_OF_A_GPU = 16, 32
-"""Actors without a GPU that one task tokenises for: it is a hundred times as fast as a small model. Tasks that tokenise for
-one GPU, where there are as many CPUs: each makes 0.1 to 0.7 million tokens a second, and MiniLM takes 7 on an H100.
+"""One task tokenises for 16 actors without a GPU: it is a hundred times as fast as a small model. Up to 32 tasks tokenise
+for one GPU: each makes 0.1 to 0.7 million tokens a second, and MiniLM takes 7 million on an H100.
 """
 _LOST_DEVICE = 70
 """Exit code of a worker that has lost its GPU."""
 
 
 class Started(NamedTuple):
-    """What an actor says once it has started."""
+    """An actor's first answer."""
 
     node: str
     """The id of its node."""
@@ -57,43 +58,19 @@ class Started(NamedTuple):
 
 
 Step = Callable[..., Any]
-"""A step's function for one piece of work on an actor, its first argument: it writes durable parts.
+"""A step's function for one piece of work; its first argument is the actor; it writes durable parts.
 
-What needs no model may be left to a function that it returns: on a GPU the next piece runs beside it.
+It may return a function for the work that needs no model: on a GPU the next piece runs at the same time.
 """
 TURNS = 2
-"""Pieces of work that an actor with a GPU has at once: one that runs the model, and one that is read or written."""
-
-
-class Encoding(Protocol):
-    """The settings of a configuration's section [embedding] that actors read."""
-
-    @property
-    def long(self) -> str:
-        """The treatment of texts that are longer than the window."""
-
-    @property
-    def precision(self) -> str:
-        """The precision in which the model computes."""
-
-    @property
-    def compiled(self) -> bool:
-        """Whether torch.compile compiles the model."""
-
-    @property
-    def packed(self) -> bool:
-        """Whether texts run without padding."""
-
-    @property
-    def token_budget(self) -> int | None:
-        """Padded tokens of one micro-batch; None for the encoder's default."""
+"""Pieces of work that an actor with a GPU has at once: one runs the model, another is read or written."""
 
 
 class PlainActor:
     """An actor without a model, for steps that need none."""
 
     name = "tiles"
-    """What Ray's dashboard calls it."""
+    """Its name in Ray's dashboard."""
 
     def __repr__(self) -> str:
         return self.name
@@ -102,7 +79,7 @@ class PlainActor:
         import torch
 
         if not gpus:
-            # The last bits of a product depend on the number of threads; with one thread all workers give equal bytes.
+            # The last bits of a product depend on the number of threads: one thread makes the bytes of all workers equal.
             torch.set_num_threads(1)
         else:
             grow_segments()
@@ -112,15 +89,11 @@ class PlainActor:
         return Started(_node(), self.computes_socm())
 
     def computes_socm(self) -> bool:
-        """Whether SOCM is computed on this actor's GPU; see `tempscale.second_order.routing`."""
+        """Whether SOCM is computed on this actor's GPU."""
         return False
 
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        """Run a function that needs no model.
-
-        Raises:
-            SickWorker: the GPU is lost. No text is at fault, so that nothing is gained by a restart here.
-        """
+        """Run a function that needs no model; a lost GPU is a SickWorker, because a restart here would not help."""
         from tempscale.model.batches import lost_device
 
         try:
@@ -144,12 +117,12 @@ class ModelActor(PlainActor):
         super().__init__(gpus)
         self.meter = Meter(_run_of(storage), model.label)
         self.turn = Turn(self.meter)
-        """Held by the piece that runs the model; an actor without a GPU has one piece at a time."""
+        """The turn of the piece that runs the model; an actor without a GPU has one piece at a time."""
         self.overlaps = bool(gpus)
         """Whether a piece is written while another one runs the model."""
         self.model, self.name = model, model.label
         self.failed: RunError | None = None
-        """What prevented the model from being loaded."""
+        """The error that prevented the model from being loaded."""
         self.device: torch.device
         """The device that the model is on, or was before it was freed."""
         self._budget_noted = False
@@ -167,15 +140,15 @@ class ModelActor(PlainActor):
         except RunError as error:
             self.failed = error
         except Exception as error:
-            # Torch raises errors of many types where a card is sick. An actor of which Ray's start fails is dead for good.
+            # Torch raises errors of many types where a card is sick. Ray never restarts an actor whose start raises.
             self.failed = _sick("cannot load the model", error)
 
     def _load(self, storage: Storage, settings: dict[str, Any]) -> None:
-        """Load the model of the run, and prove that it is."""
+        """Load the model, and prove that it is the run's."""
         from tempscale.model.encoder import Encoder
 
         self._loaded = Loaded(self.model)
-        self.storage = storage.guarded(self._loaded.check)  # No file is written that may be of another model.
+        self.storage = storage.guarded(self._loaded.check)  # Never write a file of another model.
         self.encoder = Encoder.load(str(self._loaded.folder), **settings)
         self.device = next(self.encoder.model.parameters()).device
         self._loaded.prove()
@@ -186,7 +159,7 @@ class ModelActor(PlainActor):
         return super().started()
 
     def _check(self) -> None:
-        """Raise what prevented the model from being loaded."""
+        """Raise the error that prevented the model from being loaded."""
         if self.failed is not None:
             raise self.failed
 
@@ -197,10 +170,7 @@ class ModelActor(PlainActor):
         return other
 
     def take(self, function: Step, block: pa.Table) -> list[dict[str, Any]]:
-        """Run `function(self, number, prepared)` on each row of a block that Ray Data prepared; return what failed.
-
-        The function takes the turn itself, for as long as it needs the model.
-        """
+        """Run `function(self, number, prepared)`, which takes the turn, on each row of a block; return a report a row."""
         reports: list[dict[str, Any]] = block.select(["number", *COLUMNS]).to_pylist()
         for k, report in enumerate(reports):
             if report["failure"] is None:
@@ -212,11 +182,11 @@ class ModelActor(PlainActor):
 
     @override
     def call(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        self._check()  # It may have been restarted.
+        self._check()  # The actor may have been restarted.
         super().call(function, *arguments, **options)
 
     def run(self, function: Step, *arguments: Any) -> Any:
-        """Run a step's function of one piece of work; return its result when its parts are durable."""
+        """Run a step's function on one piece of work; return its result when its parts are durable."""
         self._begin(function)
         with self.turn:
             result = function(self, *arguments)
@@ -225,13 +195,13 @@ class ModelActor(PlainActor):
         return result
 
     def _begin(self, function: Step) -> None:
-        """Begin a piece of work. The actor may have been restarted."""
-        self._check()
+        """Begin a piece of work."""
+        self._check()  # The actor may have been restarted.
         self.meter.step = getattr(getattr(function, "func", function), "__name__", "")
 
     @override
     def unload(self) -> None:
-        """Free the model. An actor that is started again loads it, to no purpose and no harm."""
+        """Free the model; a restarted actor loads it again, which is harmless."""
         import torch
 
         if self.failed is None:
@@ -255,14 +225,14 @@ class ModelActor(PlainActor):
             self._processor_noted.add(self.storage.root)
 
     def note_budget(self) -> None:
-        """Keep the encoder's token budget in the run, unless the run has one; storage is asked once."""
+        """Write the encoder's token budget into the run, unless the run has one; check the storage once."""
         name = budget_name(self.model)
         if not self._budget_noted and not self.storage.exists(name):
             self.storage.write_json(name, budget_to_keep(self.encoder.token_budget, self.device.type))
         self._budget_noted = True
 
     def encode(self, tokens: Tokens, **options: Any) -> Encoded:
-        """Call `Encoder.encode_tokens` so that it isolates texts on which the model fails; a lost GPU ends the process."""
+        """Call `Encoder.encode_tokens`, isolating texts on which the model fails; a lost GPU ends the process."""
         self.meter.add("texts", len(tokens))
         self.meter.add("tokens", sum(tokens.lengths))
         try:
@@ -272,7 +242,7 @@ class ModelActor(PlainActor):
             raise
 
     def reject(self, number: int, rows: list[dict[str, Any]]) -> None:
-        """Write the rejected rows of a piece of work, in place of those of an attempt that died."""
+        """Write the rejected rows of a piece of work, replacing those of an attempt that died."""
         name = self.part("rejected", None, number)
         self.storage.remove(name)
         if rows:
@@ -280,16 +250,13 @@ class ModelActor(PlainActor):
 
     @contextmanager
     def noting(self, piece: str, died: bool = False) -> Iterator[None]:
-        """Write a note if micro-batches of a piece of work were halved, because its bytes may then differ in another run.
-
-        `piece` names it, such as «shard 7»; `died` says that a micro-batch was halved because a process died in it.
-        """
+        """Write a note if micro-batches of `piece` («shard 7») are halved, because other runs may then have other bytes."""
         halved_before = self.encoder.halved
         yield
         self.note_halved(piece, self.encoder.halved - halved_before, died)
 
     def note_halved(self, piece: str, memory: int, died: bool) -> None:
-        """Write a note if micro-batches of a piece of work were halved, `memory` times for want of it; see `noting`."""
+        """Write a note if micro-batches of a piece of work were halved, `memory` times for lack of memory; see `noting`."""
         self.meter.add("halvings", memory)
         causes = ["its process died there"] * died + [f"{memory} × memory did not hold one"] * bool(memory)
         name = f"{place(EXCEPTIONS, self.model)}/{piece.replace(' ', '-')}.json"
@@ -304,12 +271,12 @@ class ModelActor(PlainActor):
 
 
 def _run_of(storage: Storage) -> str:
-    """The id of the run in a folder, empty where none has begun."""
+    """The id of the run in a folder; empty if none has begun."""
     return str(storage.read_object(BEGUN)["run"]) if storage.exists(BEGUN) else ""
 
 
 def _sick(what: str, error: Exception) -> SickWorker:
-    """What this worker says where it cannot work."""
+    """The error of a worker that cannot work."""
     name = socket.gethostname()
     return SickWorker(f"a worker on {name} {what}: {reason(error)}", _node(), name)
 
@@ -322,7 +289,7 @@ def _node() -> str:
 
 
 def end_if_lost(error: BaseException) -> None:
-    """Exit if the error says that the GPU is lost: the device is unusable, so the process cannot continue."""
+    """Exit if the GPU is lost: the device is unusable, so the process cannot continue."""
     from tempscale.model.batches import lost_device
 
     if lost_device(error):
@@ -330,31 +297,29 @@ def end_if_lost(error: BaseException) -> None:
 
 
 def budget_name(model: Model) -> str:
-    """The name of the file that keeps the token budget that a run has settled."""
+    """The name of the file with the run's token budget."""
     return f"{place('partials/budget', model)}.json"
 
 
 def budget_to_keep(tokens: int, device: str | None, rates: dict[str, int] | None = None) -> dict[str, Any]:
-    """What the file of a token budget holds: the budget, the device that it suits (None if the user gave it), and the tokens
-    a second of those that were tried.
-    """
+    """The content of a budget's file: the budget, its device (None if the user gave it), and the measured rates."""
     return {"token_budget": tokens, "tokens_per_second": rates or {}, "token_budget_of": device}
 
 
-def budget_kept(found: dict[str, Any], device: str) -> int | None:
-    """The budget in such a file, for a device; None if it suits another: a GPU's would be a CPU's whole memory."""
-    return int(found["token_budget"]) if found.get("token_budget_of") in (None, device) else None
+def budget_kept(content: dict[str, Any], device: str) -> int | None:
+    """The budget in such a file; None if it is for another device: a GPU's budget would fill a CPU's memory."""
+    return int(content["token_budget"]) if content.get("token_budget_of") in (None, device) else None
 
 
 def ahead(cluster: Cluster) -> int:
-    """How many tasks prepare work: one for many actors without a GPU, several for one with a GPU."""
+    """The number of tasks that prepare work: one for many actors without a GPU, several for one GPU."""
     if cluster.gpus:
-        return _TASKS_OF_A_GPU * cluster.workers  # As many run as there are CPUs, those of nodes to come among them.
+        return _TASKS_OF_A_GPU * cluster.workers  # Ray runs as many of them as there are CPUs, also on nodes to come.
     return math.ceil(cluster.workers / _ACTORS_OF_A_TASK)
 
 
 def prepared(batch: pa.Table, prepare: Callable[..., pa.Table | None], shared: dict[str, Any]) -> pa.Table:
-    """A block of Ray Data from a batch of one row: the prepared piece, if there is any, or its failure."""
+    """A block of Ray Data from a batch of one row: the prepared piece, if any, or its failure."""
     row, failure, work = batch.to_pylist()[0], dict.fromkeys(COLUMNS), None
     try:
         work = prepare(*row["arguments"], **shared)
@@ -364,13 +329,13 @@ def prepared(batch: pa.Table, prepare: Callable[..., pa.Table | None], shared: d
     columns = {"number": pa.array([row["number"]], pa.int64())}
     columns |= {name: pa.array([value], pa.string()) for name, value in strings.items()}
     if work is not None:
-        # One cell, because Ray Data may cut a block between its rows.
+        # Put all rows into one cell, because Ray Data may cut a block between rows.
         rows = pa.StructArray.from_arrays([column.combine_chunks() for column in work.columns], fields=list(work.schema))
         columns["work"] = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
     return pa.table(columns)
 
 
-def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> dict[str, Any]:
+def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding | CutModels) -> dict[str, Any]:
     """The arguments of a model actor."""
     return {
         "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],

@@ -1,4 +1,4 @@
-"""The precision in which a run computes: what was asked for, or what the processors of its workers have instructions for."""
+"""The precision of a run: the requested one or, for `auto`, one that the workers' processors have instructions for."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tempscale_jobs.workers.cluster import HELPER_CPUS, Cluster, machines
 from tempscale_jobs.workers.dispatch import ask_nodes
 
 _INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
-"""The flags of a CPU on which oneDNN multiplies in bfloat16; on any other it converts, and is several times slower."""
+"""The flags of a CPU on which oneDNN multiplies in bfloat16; on others it converts, which is several times slower."""
 _TENSOR_CORES = (8, 0)
-"""The compute capability from which on a GPU multiplies in bfloat16."""
+"""The least compute capability of GPUs that multiply in bfloat16."""
 _OF_A_GPU = "tensor cores"
-"""What a GPU multiplies in bfloat16 and in TF32 with."""
+"""The part of a GPU that multiplies in bfloat16 and in TF32."""
 LITTLE = 0.01
-"""A share of a GPU that is enough to ask it."""
+"""The share of a GPU that a question to it claims."""
 
 
 class Processor(NamedTuple):
@@ -25,7 +25,7 @@ class Processor(NamedTuple):
 
     name: str
     instructions: str
-    """What it multiplies bfloat16 with; empty if it cannot."""
+    """Its instructions for bfloat16; empty if it has none."""
 
 
 class Settled(NamedTuple):
@@ -37,7 +37,7 @@ class Settled(NamedTuple):
 
 
 def decide(run: Run, cluster: Cluster, asked: str) -> Settled:
-    """The precision of a run for the precision that is asked for, `auto` among them; it is decided once and kept."""
+    """The precision of a run, decided once from the requested one (perhaps `auto`) and kept."""
     if run.storage.exists(COMPUTED_IN):
         return Settled(**run.storage.read_json(COMPUTED_IN))
     decision = decided(asked, workers(cluster))
@@ -46,13 +46,13 @@ def decide(run: Run, cluster: Cluster, asked: str) -> Settled:
 
 
 def decided(asked: str, seen: list[Processor]) -> Settled:
-    """bfloat16 instead of `auto` if every processor multiplies in it, otherwise float32."""
+    """The precision for these processors: `auto` is bfloat16 if every one multiplies in it, else float32."""
     without = sorted({device.name for device in seen if not device.instructions})
     have = "; ".join(sorted({f"{device.instructions} of {device.name}" for device in seen if device.instructions}))
     if asked == "tf32":
         if others := sorted({device.name for device in seen if device.instructions != _OF_A_GPU}):
             raise UsageError(
-                f"--precision tf32 is for GPUs from compute capability 8 on, and {' and '.join(others)} is none; choose "
+                f"--precision tf32 needs GPUs of compute capability 8 or more, and {' and '.join(others)} is none; choose "
                 "float32, bfloat16 or auto"
             )
         return Settled(asked, "tf32", have)
@@ -66,7 +66,7 @@ def decided(asked: str, seen: list[Processor]) -> Settled:
 
 
 def gpu_here() -> Processor | None:
-    """This process's first GPU; None where it does not answer, and no worker will start."""
+    """This process's first GPU; None if it does not answer."""
     import torch
 
     try:
@@ -82,7 +82,7 @@ def here() -> Processor:
 
 
 def _flags() -> set[str]:
-    """The flags of this machine's CPU; none where the system does not list them."""
+    """The flags of this machine's CPU; empty if the system does not list them."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             return {flag for line in lines if line.startswith("flags") for flag in line.split(":", 1)[1].split()}
@@ -92,8 +92,8 @@ def _flags() -> set[str]:
 
 def workers(cluster: Cluster) -> list[Processor]:
     """The processors of all nodes that a worker can be placed on."""
-    # Where the autoscaler has yet to start the first machine, the question itself starts it. A machine that others have for
-    # themselves answers too late and decides nothing.
+    # If the autoscaler has not started a machine yet, the question itself makes it start one. A machine that is fully used
+    # by others answers too late and decides nothing.
     nodes: list[str | None] = [*machines(cluster)] or [None]
     question, claim = (gpu_here, {"num_gpus": LITTLE}) if cluster.gpus else (here, {"num_cpus": HELPER_CPUS})
     answers = (answer for _, answer in ask_nodes(question, dict[str | None, tuple[Any, ...]].fromkeys(nodes, ()), claim))

@@ -24,16 +24,16 @@ from tempscale_jobs.workers import headroom, private, raylet
 
 _OBJECT_STORE_BYTES = 1 << 30
 _TO_COME = "autoscaled_gpus"
-"""The custom resource of Ray with the number of GPUs that the autoscaler can start."""
+"""The custom resource of Ray that declares how many GPUs the autoscaler can start."""
 DATA_SECONDS = 3600
-"""After which Ray Data ends where nothing moves; longer than any unit or shard takes."""
+"""Ray Data ends after so long without progress; no unit or shard takes longer."""
 _CONNECT_SECONDS = 10
 _SIGTERM_SECONDS = 0.005
-"""How often the handler of SIGTERM is put back while Ray ends."""
+"""Interval at which the handler of SIGTERM is restored while Ray ends."""
 _NOT_LET_IN = "; if it asks for another token, set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
-"""What to do where Ray was given a token and does not say why it could not connect."""
+"""Advice where Ray got a token and does not say why it could not connect."""
 ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The variables that torch's allocator reads: the first from 2.9 on, the second before."""
+"""The variables that torch's allocator reads: the first since torch 2.9, the second before."""
 _ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -41,18 +41,15 @@ _ONE_THREAD = {
     "TOKENIZERS_PARALLELISM": "false",
     "POLARS_MAX_THREADS": "1",
 }
-"""The environment of workers. Ray starts as many of them as there are processors, and one thread more would take turns with
-another's."""
+"""The environment of workers: Ray starts one for each processor, so more threads would compete for processors."""
 
 HELPER_CPUS = 0.001
-"""What a task claims that runs beside the actors. Some share it must be: a task without one is placed on a node that offers
-no processors, such as a cluster's head, and a cluster that grows with what is asked of it starts no node for it.
+"""The claim of a task that runs next to actors. It is not 0: a task that claims nothing may be placed on a node without
+processors, such as a cluster's head, and no autoscaler starts a node for it.
 """
 
 _OVER_A_JOBS = {"RAY_OVERRIDE_JOB_RUNTIME_ENV": "1"}
-"""Where a submitted job has variables of its own for its workers, ours are added to them. Without this Ray refuses equal
-names, even with equal values.
-"""
+"""Adds our variables for workers to those of a submitted job; otherwise Ray refuses equal names, even with equal values."""
 
 Item = TypeVar("Item")
 
@@ -67,30 +64,28 @@ class Cluster:
     shuffle_seed: int | None = None
     actors_per_gpu: int = 1
     journal: Journal | None = field(default=None, compare=False, repr=False)
-    """Is told which pieces of work are slow."""
+    """Receives the slow pieces of work."""
 
     @property
     def claim(self) -> dict[str, float]:
-        """What a worker claims of Ray's resources: its share of a GPU, or a CPU less what helpers claim.
-
-        With a GPU it claims no CPU, which Ray would add: those are for tasks that tokenise. In a cluster that has become
-        smaller, workers that claimed all of a CPU could leave nothing to the helpers, for ever.
-        """
+        """A worker's claim of Ray's resources: its share of a GPU, or a CPU less the claim of helpers."""
+        # With a GPU it claims no CPU, which Ray would add: tasks that tokenise need those. Without a GPU, workers with whole
+        # CPUs could leave nothing to the helpers of a cluster that has become smaller.
         return {"num_gpus": 1 / self.actors_per_gpu, "num_cpus": 0} if self.gpus else {"num_cpus": 1 - HELPER_CPUS}
 
     @property
     def resource(self) -> str:
-        """The name of what workers are placed on."""
+        """The resource that workers claim."""
         return "GPU" if self.gpus else "CPU"
 
     @property
     def preparing(self) -> dict[str, Any]:
-        """What a task claims that prepares work for the workers: where these hold GPUs, a CPU, which they leave."""
+        """The claim of a task that prepares work: a whole CPU where workers claim GPUs only."""
         return {"num_cpus": 1 if self.gpus else HELPER_CPUS}
 
     @property
     def tasks(self) -> int:
-        """Tasks that may run on CPUs at once: as many as workers; where these hold GPUs, as there are CPUs but one."""
+        """Tasks that may run on CPUs at once: as many as workers or, where these have GPUs, all CPUs but one."""
         if not self.gpus:
             return self.workers
         import ray
@@ -118,7 +113,7 @@ def machines(cluster: Cluster) -> list[str]:
 
 
 def grows(cluster: Cluster) -> bool:
-    """Whether the cluster declares more GPUs than have come."""
+    """Whether the cluster declares more GPUs than it has."""
     import ray
 
     resources = ray.cluster_resources()
@@ -126,10 +121,10 @@ def grows(cluster: Cluster) -> bool:
 
 
 def draining_nodes() -> set[str]:
-    """The ids of the nodes that are about to leave the cluster; empty where Ray does not tell."""
+    """The ids of the nodes that are about to leave the cluster; empty if Ray does not say."""
     from ray._private.state import state
 
-    with suppress(Exception):  # It is no public part of Ray: a run goes on without it.
+    with suppress(Exception):  # This is no public part of Ray: a run works without it.
         return set(state.get_draining_nodes())
     return set()
 
@@ -141,10 +136,7 @@ def initialized() -> bool:
 
 @contextmanager
 def session(execution: Execution, journal: Journal | None = None) -> Iterator[Cluster]:
-    """Join the configured or already joined Ray cluster, or start one in this process and stop it at the end.
-
-    The journal is told which pieces of work are slow.
-    """
+    """Join the configured or already joined Ray cluster, or start Ray in this process and stop it at the end."""
     warnings.filterwarnings("ignore", category=FutureWarning, module="ray")
     with nullcontext() if initialized() else _ray(execution):
         import ray
@@ -153,7 +145,7 @@ def session(execution: Execution, journal: Journal | None = None) -> Iterator[Cl
         resources = ray.cluster_resources()
         # A cluster that starts without GPU workers declares the number that its autoscaler can start.
         gpus = int(max(resources.get("GPU", 0), resources.get(_TO_COME, 0)))
-        # Keep one logical CPU for tokenising.
+        # Leave one logical CPU for tokenising.
         workers = execution.workers or gpus * execution.actors_per_gpu or max(1, int(resources.get("CPU", 1)) - 1)
         yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed, execution.actors_per_gpu, journal)
 
@@ -163,7 +155,7 @@ def _ray(execution: Execution) -> Iterator[None]:
     """Join the configured cluster, or start Ray on this machine, until the block ends."""
     is_joined = execution.address is not None
     with private.surroundings(is_joined) as folder:
-        import ray  # noqa: F401 - it reads its environment when it is imported.
+        import ray  # noqa: F401 - Ray reads its environment when it is imported.
 
         handler = signal.getsignal(signal.SIGTERM)
         try:
@@ -172,7 +164,7 @@ def _ray(execution: Execution) -> Iterator[None]:
                     _join(execution)
                 else:
                     _start(execution, folder)
-            except SystemExit:  # Of Ray's own handler, which ends the process with a code of its own.
+            except SystemExit:  # Ray's handler would end the process with another exit code.
                 raise KeyboardInterrupt from None
             finally:
                 _hear_sigterm(handler)
@@ -183,13 +175,14 @@ def _ray(execution: Execution) -> Iterator[None]:
 
 
 def _hear_sigterm(handler: Any) -> None:
-    """Put back the handler of SIGTERM, which Ray takes for itself when it starts. Only the main thread may do that."""
+    """Restore the handler of SIGTERM, which Ray replaces when it starts."""
+    # Only the main thread may set handlers.
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGTERM, handler)
 
 
 def _end(handler: Any) -> None:
-    """End Ray. It takes the handler of SIGTERM away a second before it has ended; a signal in that second waits."""
+    """End Ray, and meanwhile restore the handler of SIGTERM, which Ray removes; a signal waits until Ray has ended."""
     import ray
 
     interrupted: BaseException | None = None
@@ -207,11 +200,11 @@ def _end(handler: Any) -> None:
 
 
 def holds_gpus(execution: Execution) -> bool:
-    """Whether the workers of a run hold GPUs: those of this machine, or of the cluster that it joins."""
+    """Whether the workers of a run have GPUs: of this machine, or of the cluster that it joins."""
     if execution.address is None and not initialized():
         import torch
 
-        return torch.cuda.device_count() > 0  # It asks the driver, and does not begin CUDA.
+        return torch.cuda.device_count() > 0  # This asks the driver and does not initialise CUDA.
     with session(execution) as cluster:
         return bool(cluster.gpus)
 
@@ -220,7 +213,7 @@ def _join(execution: Execution) -> None:
     import ray
     from ray.exceptions import AuthenticationError
 
-    if execution.address == "auto" and "://" in os.environ.get("RAY_ADDRESS", ""):  # Ray would be a client there.
+    if execution.address == "auto" and "://" in os.environ.get("RAY_ADDRESS", ""):  # Ray would start as a client.
         raise UsageError("RAY_ADDRESS names no machine of a cluster but a client's or dashboard's address; unset it")
     check_reachable(execution)
     try:
@@ -245,8 +238,8 @@ def _start(execution: Execution, folder: str) -> None:
     if holds_gpus(execution):  # Tokenising needs all processors.
         workers = max(workers, processors - 1)
     try:
-        # A runtime_env would not reach the workers that Ray starts with itself: they would stay idle, and the first task
-        # and the first actor would each wait two seconds for another.
+        # Workers that Ray starts at once do not get a runtime_env: they would stay idle, and the first task and the first
+        # actor would each wait two seconds for another worker.
         with private.variables_set(_ONE_THREAD):
             ray.init(
                 address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
@@ -254,13 +247,13 @@ def _start(execution: Execution, folder: str) -> None:
             )  # fmt: skip
         private.close_folders(folder)
     except BaseException as error:
-        if not ray.is_initialized():  # Ray itself ends what it began only with this process.
+        if not ray.is_initialized():  # Ray would end the processes that it began only with this process.
             for process in set(_children()) - before:
                 process.kill()
         if "timed out during startup" not in str(error):
             raise
         raise IncompleteRun(
-            "Ray did not start on this machine within half a minute: it has too much else to do; the same command goes on"
+            "Ray did not start on this machine within half a minute: the machine is too busy; start the same command again"
         ) from None
 
 
@@ -272,12 +265,12 @@ def _children() -> list[Any]:
 
 
 def _quiet() -> dict[str, Any]:
-    """What is said to Ray wherever it starts: nothing is printed, and nothing is imported from the current folder."""
+    """Options for every start of Ray: print nothing, and import nothing from the current folder."""
     return {"log_to_driver": False, "logging_level": logging.ERROR, "job_config": private.job()}
 
 
 def check_reachable(execution: Execution) -> None:
-    """Raise a UsageError if nothing listens at the address's HOST:PORT; Ray itself would try for minutes."""
+    """Raise a UsageError if nothing listens at the address's HOST:PORT; Ray would try for minutes."""
     address = execution.address
     if address is None:
         return
@@ -291,7 +284,7 @@ def check_reachable(execution: Execution) -> None:
 
 
 def configure_data() -> None:
-    """Ray Data in silence, and with an end to its waits."""
+    """Let Ray Data print nothing, and end its waits."""
     import ray.data
 
     context = ray.data.DataContext.get_current()
@@ -299,8 +292,8 @@ def configure_data() -> None:
     context.print_on_execution_start = False
     # A pipeline that hangs ends as an incomplete run.
     context.execution_no_progress_timeout_s = DATA_SECONDS
-    # Its errors reach us as exceptions, which become sentences; it would print their tracebacks besides. ray-data.log among
-    # the cluster's logs keeps them, and its warnings.
+    # Its errors reach us as exceptions, which become sentences; it would also print tracebacks. ray-data.log in the
+    # cluster's logs has them, and its warnings.
     logger = logging.getLogger("ray.data")
     logger.setLevel(logging.WARNING)
     for handler in [*logger.handlers]:
@@ -309,9 +302,7 @@ def configure_data() -> None:
 
 
 def grow_segments() -> None:
-    """Let torch's allocator grow its segments of a GPU's memory, which blocks of many sizes would fragment.
-
-    Before CUDA is first used, when the allocator reads its settings. What the environment of the node says is kept.
-    """
+    """Let torch's allocator grow its segments of a GPU's memory, unless the node's environment says otherwise."""
+    # Blocks of many sizes would fragment fixed segments. The allocator reads its settings when CUDA is first used.
     if not any(os.environ.get(name) for name in ALLOCATOR):
         os.environ.update(dict.fromkeys(ALLOCATOR, "expandable_segments:True"))

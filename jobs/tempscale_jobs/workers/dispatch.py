@@ -1,8 +1,8 @@
-"""Give pieces of work to Ray's actors and tasks, and take what comes back. No other file does that.
+"""Give pieces of work to Ray's actors and tasks, and take their results. No other file does that.
 
-Pieces go through one loop, whoever works on them: a crew of model actors, which load the model once for all steps, or tasks.
-Work begins with the first actor that has started; the others join as they start. A cluster may have no place for them yet,
-or be smaller than Ray says, and what is given to an actor without a place would wait for ever.
+One loop serves both kinds of workers: a crew of model actors, which load the model once for all steps, and tasks. Work
+begins with the first actor that has started, and the others join as they start: a cluster may have no place for them yet,
+or be smaller than Ray says, and a piece that is given to an actor without a place would wait without end.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.observing import Slow, Work
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.actor import Encoding, ModelActor, PlainActor, Started
+from tempscale_jobs.workers.actor import ModelActor, PlainActor, Started
 from tempscale_jobs.workers.cluster import HELPER_CPUS, NODE_LABEL, Cluster, draining_nodes, grows, machines
 from tempscale_jobs.workers.failures import failure, raise_changed, raise_reported, readable_failures, sick
 
@@ -36,24 +36,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import ray.data
 
+    from tempscale_jobs.config.sections import CutModels, Encoding
+
 RETRIES = 3
-"""How often a piece that ends the process of its actor is tried again, where no marks tell what ends it."""
+"""How often a piece that ends its actor's process is tried again if it has no marks."""
 FOR_EVER = -1
-"""Retries of a piece with marks, which tell what ends its process."""
+"""Retries of a piece with marks, which find what ends its process."""
 _UNREACHED = 2
-"""How often a piece is given out again after Ray could not reach its worker in any of its retries."""
+"""How often a piece is given out again after all of Ray's retries failed to reach its worker."""
 SICK_STARTS = 2
-"""How many workers may fail to start on one machine, or to go on there, before no other is started on it."""
+"""After so many workers could not start or continue on a machine, no other is started there."""
 _REPORT_SECONDS = 1.0
-"""How often the journal is told how the work goes on, at most."""
+"""The shortest time between two reports to the journal."""
 _DRAINING_SECONDS = 5.0
-"""How often Ray is asked which machines are about to leave."""
+"""The shortest time between two questions to Ray which machines are about to leave."""
 NO_PROGRESS_SECONDS = 3600
-"""Longer than any shard takes. Marks find a text that kills its process long before."""
+"""No shard takes longer, and marks find a text that kills its process much earlier."""
 ANSWER_SECONDS = 60
-"""So long after the first answer of a machine the others are waited for."""
+"""The other machines are waited for so long after the first answer."""
 _PATIENCE_SECONDS = 60
-"""So long work may take before an actor that has none makes room for one that may have lost its place."""
+"""After so long without a result an idle actor is ended, since a busy one may have lost its place."""
 _NO_PROGRESS = (
     "no worker finished a piece of work within an hour: one hangs, or its machine is gone and no other took its place; see "
     "ray status, and start the same command again"
@@ -64,38 +66,38 @@ _NO_PLACE = (
 )
 
 SLOW_FACTOR = 10
-"""A piece is slow when it takes longer than so many times the median of the finished ones;"""
+"""A piece is slow if it takes longer than this many medians of the finished ones."""
 LEAST_FINISHED = 5
-"""there is no median of fewer,"""
+"""No piece counts as slow before so many are finished."""
 LEAST_SECONDS = 30.0
-"""and no piece is slow that takes less."""
+"""No piece counts as slow that takes less."""
 LOOK_SECONDS = 10.0
 _NAME_SECONDS = 5
-"""So long the name of a slow piece may take."""
+"""The longest time to read the name of a slow piece."""
 
 BESIDE_ACTORS: Mapping[str, Any] = {"num_cpus": HELPER_CPUS, "scheduling_strategy": "SPREAD"}
-"""Of tasks that run while model actors live, which may hold all that is left of the CPUs."""
+"""Options for tasks that must run while actors occupy all CPUs."""
 
 
 class Piece(NamedTuple):
-    """A piece of a step's work, which one worker does at a time and which is done again whole where its worker dies."""
+    """A piece of a step's work, which one worker does, and which is repeated as a whole if its worker dies."""
 
     number: Any
-    """What distinguishes it from the others: a number, or the two of a tile."""
+    """The number of the piece, or the two numbers of a tile."""
     arguments: tuple[Any, ...] = ()
     """The arguments of the step's function."""
     name: str = ""
-    """What people call it, such as «shard 7»."""
+    """Its name for people, such as «shard 7»."""
     files: tuple[str, ...] = ()
-    """The durable parts that it writes; it is finished once all of them exist."""
+    """The durable parts that it writes; it is finished when all of them exist."""
     size: int = 0
-    """How much of the step's total it is, as its progress bar counts: texts, or pairs."""
+    """Its share of the step's total, as the progress bar counts: texts, or pairs."""
     cost: float = 1.0
-    """About how much work it is, in any unit."""
+    """About how much work it is, in any unit of the step."""
     alike: str = ""
-    """How long it takes is compared with pieces of which this is the same."""
+    """Its time is compared with that of pieces with the same value."""
     most: float = NO_PROGRESS_SECONDS
-    """Seconds that it may take."""
+    """The seconds that it may take."""
 
 
 def missing(storage: Storage, pieces: Sequence[Piece]) -> list[Piece]:
@@ -112,7 +114,7 @@ def sums(pieces: Iterable[Piece]) -> tuple[int, float]:
 
 
 def advance_by_finished(stage: Stage, pieces: Sequence[Piece], left: Sequence[Piece]) -> None:
-    """Begin the progress of a step with the pieces that an earlier session has finished: all but those that are `left`."""
+    """Begin the progress of a step with the finished pieces: all but those that are `left`."""
     (size, cost), (left_size, left_cost) = sums(pieces), sums(left)
     stage.advance(size - left_size, cost - left_cost)
 
@@ -121,11 +123,7 @@ def run_tasks(
     cluster: Cluster, function: Callable[..., Any], pieces: Iterable[Piece], ahead: int = 1,
     how: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[Piece, Any]]:  # fmt: skip
-    """Run a function of each piece's arguments in tasks on CPUs; yield each piece with its result, as they finish.
-
-    At most `ahead` tasks for each CPU are in flight, which limits their memory; `how` has options of the tasks. A list of
-    pieces is begun with the costliest, an iterator is taken as it comes.
-    """
+    """Run a function of each piece's arguments in tasks, at most `ahead` for each CPU; yield pieces with their results."""
     tasks = _Tasks(cluster, function, ahead, how or {})
     with readable_failures():
         for piece, result, _ in _results(tasks, _ordered(cluster, pieces), cluster.journal):
@@ -136,9 +134,7 @@ def results(
     cluster: Cluster, function: Callable[..., Any], work: Sequence[tuple[Any, ...]], name: str,
     where: Mapping[str, Any] | None = None,
 ) -> list[Any]:  # fmt: skip
-    """The results of a function of each of these arguments, in their order: tasks beside model actors, on the nodes `where`
-    says.
-    """
+    """The results of a function of each of these arguments, in order, from tasks that run while actors occupy the CPUs."""
     options = {"num_cpus": 0} | dict(where) if where else BESIDE_ACTORS
     pieces = [Piece(k, arguments, f"{name} {k}") for k, arguments in enumerate(work)]
     by_number = {piece.number: result for piece, result in run_tasks(cluster, function, pieces, how=options)}
@@ -159,39 +155,32 @@ def later(function: Callable[..., Any], *arguments: Any) -> Any:
 
 @lru_cache(maxsize=16)
 def _remote(function: Callable[..., Any]) -> Any:
-    """A function as a task of Ray; cached, because Ray sends each new one to all workers."""
+    """A function as a task of Ray; cached, because Ray sends each new task to all workers."""
     import ray
 
     return ray.remote(function)
 
 
 def ask_for_workers(cluster: Cluster) -> None:
-    """Let a cluster that grows start the nodes of all workers, which may take minutes, while the source is read."""
+    """Let an autoscaler start the nodes of all workers, which may take minutes, while the source is read."""
     import ray
 
-    share = max(cluster.claim.values())  # Of a GPU, or of a CPU.
+    share = max(cluster.claim.values())  # The share of a GPU, or of a CPU.
     absent = cluster.workers - int(ray.cluster_resources().get(cluster.resource, 0) / share)
-    for _ in range(absent):  # Ray sees what waits, and forgets it with this process.
+    for _ in range(absent):  # Ray sees waiting tasks, and forgets them when this process ends.
         ray.remote(**cluster.claim)(_nothing).remote()
 
 
 def _nothing() -> None:
-    """Done as soon as there is a place for it."""
+    """A task that ends as soon as there is a place for it."""
 
 
 def ask_nodes(
     function: Callable[..., Any], arguments: Mapping[str | None, tuple[Any, ...]],
     claim: Mapping[str, float] | None = None, patience: float = ANSWER_SECONDS, linger: float = 0,
 ) -> Generator[tuple[str | None, Any]]:  # fmt: skip
-    """Run a function on each of these nodes, with its arguments; yield (node, answer) as they come.
-
-    None is any node that has what is claimed, which is nothing without a `claim`. A node that dies gives no answer, and
-    one that has none `patience` seconds after the first comes with None. Where one answer ends all, the others may still be
-    at work: `linger` waits for them.
-
-    Raises:
-        IncompleteRun: none answered within an hour.
-    """
+    """Run a function on these nodes (None: any); yield (node, answer), with None for one later than `patience` seconds."""
+    # A node that dies gives no answer. `linger` is how long the others may still work after the caller has stopped.
     import ray
     import ray.exceptions
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -227,36 +216,38 @@ def run_with_ray_data(
     cluster: Cluster, function: Callable[..., None], pieces: Sequence[Piece], shared: Mapping[str, Any],
     where: Mapping[str, Any],
 ) -> Iterator[Piece]:  # fmt: skip
-    """Run `function(*arguments, **shared)` of each piece in tasks of Ray Data; yield each piece as it is done."""
+    """Run `function(*arguments, **shared)` of each piece in tasks of Ray Data; yield each finished piece."""
+    import ray
+
     if not pieces:
         return
     by_number, tasks = {piece.number: piece for piece in pieces}, min(cluster.tasks, len(pieces))
     data = _prepared(cluster, function, pieces, shared, tasks, **where)
     with Flights(cluster.journal, tasks) as flights, readable_failures():
-        # Ray Data does not say when a task begins, but it starts so many at once, in their order.
+        # Ray Data does not say when a task begins, but it starts `tasks` at once, in their order.
         for piece in _ordered(cluster, pieces):
             flights.begin(piece.number, piece, None)
-        with closing(_blocks(data)) as blocks:  # Ray Data ends with its iterator, before Ray itself does.
-            for report in (row for block in blocks for row in _table(block).to_pylist()):
+        with closing(_blocks(data)) as blocks:  # Ray Data ends when its iterator is closed, which must be before Ray ends.
+            for report in (row for block in blocks for row in ray.get(block).to_pylist()):
                 flights.end(report["number"], finished=report["failure"] is None)
                 raise_reported(report)
                 yield by_number[report["number"]]
 
 
 class Crew:
-    """Model actors that live through several steps, so that each loads the model only once."""
+    """Model actors that serve several steps, so that each loads the model only once."""
 
-    def __init__(self, run: Run, cluster: Cluster, model: Model, encoding: Encoding) -> None:
+    def __init__(self, run: Run, cluster: Cluster, model: Model, encoding: Encoding | CutModels) -> None:
         self._run, self._cluster, self._model, self._encoding = run, cluster, model, encoding
         self.actors: list[Any] = []
         self.starting: dict[Any, Any] = {}
-        """Actors that have not started yet, by the reference that tells when they have."""
+        """Actors that have not started yet, by the reference of their first answer."""
         self._said: dict[Any, Started] = {}
-        """What each actor said when it started."""
+        """The first answer of each actor."""
         self._sick: Counter[str] = Counter()
-        """How many actors could not work on each machine, by the id of its node."""
+        """The number of actors that could not work on each machine, by the id of its node."""
         self._leaving: tuple[float, set[str]] = (0.0, set())
-        """When Ray was asked which nodes are about to leave, and what it answered."""
+        """When Ray was asked which nodes are about to leave, and its answer."""
         self._stream: Generator[Any] | None = None
         self._unloaded = False
 
@@ -265,11 +256,11 @@ class Crew:
 
     def __exit__(self, *error: object) -> None:
         if self._stream is not None:
-            self._stream.close()  # Before Ray itself ends, without which Ray Data cannot.
+            self._stream.close()  # Ray Data must end before Ray does.
         self.dismiss()
 
     def dismiss(self) -> None:
-        """End the actors; the next work starts others, on any machine."""
+        """End the actors; the next step starts others, on any machine."""
         import ray
 
         for worker in [*self.actors, *self.starting.values()]:
@@ -281,52 +272,42 @@ class Crew:
         self, function: Callable[..., Any], pieces: Sequence[Piece], retries: int = RETRIES
     ) -> Iterator[tuple[Piece, Any]]:
         """Run `function(worker, *arguments)` of each piece on an actor; yield each piece with its result."""
-        if not pieces:
-            return
-        self.hire(min(self._cluster.workers, len(pieces)))
         with readable_failures():
-            for piece, result, _ in self._results(_Call("run", function, retries), _ordered(self._cluster, pieces)):
+            for piece, result, _ in self._on_actors(_Call("run", function, retries), pieces):
                 yield piece, result
 
     def attempt(
         self, function: Callable[..., Any], pieces: Sequence[Piece]
     ) -> Iterator[tuple[Piece, Any, str | None]]:  # fmt: skip
-        """Like `run`, but give up a piece that ends its process in every try; yield (piece, result, reason given up)."""
-        if not pieces:
-            return
-        self.hire(min(self._cluster.workers, len(pieces)))
-        yield from self._results(_Call("run", function, RETRIES, ahead=1, gives_up=True), _ordered(self._cluster, pieces))
+        """Like `run`, but give up a piece that ends its process in every try; yield (piece, result, why given up)."""
+        yield from self._on_actors(_Call("run", function, RETRIES, ahead=1, gives_up=True), pieces)
 
     def stream(
         self, function: Callable[..., Any], pieces: Sequence[Piece], prepare: Callable[..., pa.Table],
         shared: Mapping[str, Any],
     ) -> Iterator[Piece]:  # fmt: skip
-        """Run `function(worker, number, prepared)` on the actors; yield each piece as it is done.
-
-        Tasks of Ray Data run `prepare(*arguments, **shared)`, and what they prepare goes to the actors and not through this
-        process. A piece whose process dies is given to the restarted actor again, as often as that happens: marks must tell
-        what ends it.
-        """
+        """Run `function(worker, number, prepared)` on what Ray Data's tasks prepare; yield each finished piece."""
+        # Prepared pieces go to the actors and not through this process. A piece whose process dies is tried again without
+        # end: marks must find what ends it.
         if not pieces:
             return
         by_number, workers = {piece.number: piece for piece in pieces}, min(self._cluster.workers, len(pieces))
-        self.start(workers)  # While these load the model, the tasks begin.
+        self.start(workers)  # The tasks begin while these load the model.
         tasks = min(actor.ahead(self._cluster), len(pieces))
         blocks = self._stream = _blocks(_prepared(self._cluster, prepare, pieces, shared, tasks))
         self.hire(workers)
         with readable_failures():
             block_pieces = (Piece(None, (block,)) for block in blocks)
-            for _, reports, _ in self._results(_Call("take", function, FOR_EVER), block_pieces, len(pieces)):
+            actors = _Actors(self, _Call("take", function, FOR_EVER))
+            for _, reports, _ in _results(actors, block_pieces, self._cluster.journal, len(pieces)):
                 for report in reports:
                     raise_reported(report)
                     yield by_number[report["number"]]
 
     def call(self, function: Callable[..., Any], pieces: Sequence[Piece], socm: bool = False) -> Iterator[Piece]:
-        """Run a function that needs no model on the arguments of each piece; yield each piece as it is done.
-
-        The actors have imported what it needs. Where they hold GPUs, tasks on CPUs run it; but one that computes `socm` they
-        run themselves, with device=«cuda», if their GPUs are made for it.
-        """
+        """Run a function that needs no model on the arguments of each piece; yield each piece when it is finished."""
+        # The actors have imported what it needs. Where they hold GPUs, tasks on CPUs run it, unless it computes `socm` and
+        # their GPUs are made for that.
         if not pieces:
             return
         workers = min(self._cluster.workers, len(pieces))
@@ -334,16 +315,12 @@ class Crew:
         if self._cluster.gpus and not on_gpus:
             yield from (piece for piece, _ in run_tasks(self._cluster, function, pieces, ahead=2))
             return
-        self.hire(workers)
         yield from self._called(function, pieces, {"device": "cuda"} if on_gpus else {})
 
     def tiles(self, function: Callable[..., Any], pieces: Sequence[Piece]) -> Iterator[Piece]:
-        """Run a function of each super-tile; yield each piece as it is done. No step that needs the model follows.
-
-        Where the actors hold GPUs they run it, with device=«cuda»: CUDA has begun there, and their blocks stay there.
-        Elsewhere tasks do, as many at once as there are workers, because each has two blocks of texts in memory; the actors
-        must have been dismissed, which hold the processors.
-        """
+        """Run a function of each super-tile; yield each piece when it is finished; no step may need the model afterwards."""
+        # Actors with GPUs run it: CUDA has begun on them and their blocks stay on the device. Otherwise tasks do, one a
+        # worker, since each has two blocks in memory; the actors, which occupy the CPUs, must have been dismissed.
         if not pieces:
             return
         if not self._cluster.gpus:
@@ -351,26 +328,25 @@ class Crew:
             return
         if not self._unloaded:
             for worker in self.actors:
-                worker.unload.remote()  # Nobody waits for it: an actor may have lost its node.
-        self._unloaded = True  # Actors that start from now on have no model.
-        self.hire(min(self._cluster.workers, len(pieces)))
+                worker.unload.remote()  # Do not wait: an actor may have lost its node.
+        self._unloaded = True  # New actors load no model.
         yield from self._called(function, pieces, {"device": "cuda"})
 
     def _called(
         self, function: Callable[..., Any], pieces: Sequence[Piece], more: dict[str, Any]
     ) -> Iterator[Piece]:  # fmt: skip
-        """Give the actors a function of each of these pieces; yield each piece as it is done."""
-        call = _Call("call", function, RETRIES, more=more)
+        """Let the actors run a function of each of these pieces; yield each finished piece."""
         with readable_failures():
-            yield from (piece for piece, *_ in self._results(call, _ordered(self._cluster, pieces)))
+            yield from (piece for piece, *_ in self._on_actors(_Call("call", function, RETRIES, more=more), pieces))
 
-    def _results(
-        self, call: _Call, pieces: Iterable[Piece], total: int | None = None
-    ) -> Iterator[tuple[Piece, Any, str | None]]:  # fmt: skip
-        return _results(_Actors(self, call), pieces, self._cluster.journal, total)
+    def _on_actors(self, call: _Call, pieces: Sequence[Piece]) -> Iterator[tuple[Piece, Any, str | None]]:
+        """Hire actors for some pieces, and let them work; yield as `_results` does."""
+        if pieces:
+            self.hire(min(self._cluster.workers, len(pieces)))
+            yield from _results(_Actors(self, call), _ordered(self._cluster, pieces), self._cluster.journal)
 
     def _compute_socm(self, count: int) -> bool:
-        """Whether the GPU of every actor that has started computes SOCM."""
+        """Whether the GPUs of all started actors compute SOCM."""
         self.hire(count)
         return all(self._said[worker].computes_socm for worker in self.actors)
 
@@ -398,11 +374,7 @@ class Crew:
             self.starting |= {handle.started.remote(): handle for handle in new}
 
     def hire(self, wanted: int) -> None:
-        """Start actors until there are `wanted`, and wait for the first of all.
-
-        Raises:
-            IncompleteRun: none started within an hour.
-        """
+        """Start actors until there are `wanted`, and wait for the first; an IncompleteRun if none starts within an hour."""
         import ray
 
         self.start(wanted)
@@ -414,14 +386,11 @@ class Crew:
             self.join(ready[0])
         if self.starting:
             for reference in ray.wait(list(self.starting), num_returns=len(self.starting), timeout=0)[0]:
-                if reference in self.starting:  # One that failed may have had the others started again.
+                if reference in self.starting:  # Replacing a sick one may have ended those that had not started.
                     self.join(reference)
 
     def join(self, reference: Any) -> list[Any]:
-        """Count an actor that has started among those that get work, and return it; raise what prevented it.
-
-        Where its machine did, another is started, and none is returned.
-        """
+        """Give a started actor work from now on, and return it; return nothing if it is sick and another is started."""
         import ray
 
         worker = self.starting.pop(reference)
@@ -437,13 +406,13 @@ class Crew:
         return [worker]
 
     def wait_for(self, worker: Any) -> None:
-        """Give an actor that cannot be reached no work until it has started again."""
+        """Give an unreachable actor no work until it has started again."""
         if worker in self.actors:
             self.actors.remove(worker)
             self.starting[worker.started.remote()] = worker
 
     def replace(self, worker: Any) -> None:
-        """End an actor, which may be anywhere in its restarts, and start another."""
+        """End an actor, perhaps in the middle of its restarts, and start another."""
         import ray
 
         self._leave_out(worker)
@@ -451,16 +420,12 @@ class Crew:
         ray.kill(worker)
 
     def _leave_out(self, worker: Any) -> None:
-        """Have an actor no longer."""
+        """Remove an actor from the crew."""
         self.actors = [other for other in self.actors if other is not worker]
         self.starting = {reference: other for reference, other in self.starting.items() if other is not worker}
 
     def replace_sick(self, worker: Any, why: SickWorker) -> None:
-        """Start another in place of an actor that cannot work where it is, elsewhere once two could not work there.
-
-        Raises:
-            IncompleteRun: none works or starts, and no machine is left to try.
-        """
+        """Replace an actor that cannot work; after two failures on its machine, on another machine."""
         import ray
 
         self._leave_out(worker)
@@ -470,23 +435,23 @@ class Crew:
         ended = [worker]
         if self._is_left():
             wanted = len(self.actors) + len(self.starting) + 1
-            if self._sick[machine] == SICK_STARTS:  # Those that still wait for a place would take the one that becomes free.
+            if self._sick[machine] == SICK_STARTS:  # Actors that wait for a place would take the place of the ended one.
                 ended += self.starting.values()
                 self.starting = {}
             self.start(wanted)
-        for one in ended:  # After the start of the others: Ray gives a GPU that is given back first.
+        for one in ended:  # End them after the start of others: Ray hands out a returned GPU first.
             ray.kill(one)
         if not self.actors and not self.starting:
             raise IncompleteRun(f"no machine of the cluster is left that a worker can start on; {why}{AGAIN}") from why
 
     def _is_left(self) -> bool:
-        """Whether a machine is left on which a worker may start, or one is to come."""
+        """Whether a worker may start on some machine, or on one to come."""
         if self._sick[""] >= SICK_STARTS:
             return False
         return grows(self._cluster) or any(self._sick[node] < SICK_STARTS for node in machines(self._cluster))
 
     def _note_lost(self, why: SickWorker) -> None:
-        """Say that a worker was lost, and keep it for run.json."""
+        """Report a lost worker, and record it for run.json."""
         note = {"machine": why.machine or "unknown", "reason": str(why), "time": now()}
         self._run.storage.write_json(f"{LOST}/{uuid.uuid4().hex[:12]}.json", note)
         if self._cluster.journal is not None:
@@ -501,10 +466,8 @@ class Crew:
         return [worker for worker in self.actors if leaving and self._said[worker].node in leaving]
 
     def make_room(self, busy: Collection[Any]) -> bool:
-        """End an actor that has nothing to do, and those that have not started; return whether there was one.
-
-        Where a node has gone, an actor that has work may wait for a place to start again.
-        """
+        """End an idle actor, and those that have not started; return whether there was an idle one."""
+        # Where a node has gone, an actor that has work may wait for a place to start again.
         import ray
 
         for worker in self.starting.values():
@@ -518,26 +481,26 @@ class Crew:
 
 
 class _Call(NamedTuple):
-    """How actors are given pieces."""
+    """A method of actors, and options for calling it with pieces."""
 
     method: str
     function: Callable[..., Any]
     retries: int
     ahead: int = 2
-    """Pieces that an actor has at once, the second of which waits for the first."""
+    """Pieces that an actor has at once; the second waits for the first."""
     gives_up: bool = False
-    """Whether a piece that fails is reported, and others go on."""
+    """Whether a piece that fails is reported and the others go on."""
     more: Mapping[str, Any] = {}
-    """Named arguments of the function."""
+    """Keyword arguments of the function."""
 
     @property
     def name(self) -> str:
-        """What Ray's dashboard calls a piece that has no name."""
+        """The name in Ray's dashboard of a piece without a name."""
         return str(getattr(getattr(self.function, "func", self.function), "__name__", self.method))
 
 
 class _Tasks:
-    """Tasks on CPUs. They have no workers: each place is for one piece, whichever process runs it."""
+    """Tasks on CPUs, without workers: a place takes one piece, which any process runs."""
 
     gives_up = False
 
@@ -546,18 +509,18 @@ class _Tasks:
 
         self._task = ray.remote(**options)(function) if options else ray.remote(function)
         self.at_once = cluster.tasks
-        """Pieces that run at once in the places of one worker; others wait behind them."""
+        """Pieces that run at once in the places of one worker; others wait for them."""
         self.idle: list[Any] = [None] * (ahead * self.at_once)
-        """A place for each piece that may be given out, with its worker."""
+        """The worker of each place that is free for a piece."""
 
     @property
     def starting(self) -> Mapping[Any, Any]:
-        """Workers that have not started yet, by the reference that tells when they have."""
+        """Workers that have not started yet, by the reference of their first answer."""
         return {}
 
     @property
     def numbers(self) -> tuple[int, int]:
-        """How many workers have started, and how many there should be."""
+        """The numbers of started and of wanted workers."""
         return self.at_once, self.at_once
 
     def give(self, worker: Any, piece: Piece) -> Any:
@@ -566,19 +529,19 @@ class _Tasks:
         return task.remote(*piece.arguments)
 
     def join(self, reference: Any) -> None:
-        """A worker has started."""
+        """Add a worker that has started."""
 
     def lose(self, worker: Any, for_good: bool) -> None:
-        """A worker cannot be reached, until it has started again or for good."""
+        """Remove a worker that cannot be reached, until it has started again or `for_good`."""
 
     def replace_sick(self, worker: Any, why: SickWorker) -> None:
-        """A worker cannot work where it is."""
+        """Replace a worker that cannot work on its machine."""
 
     def leave(self, busy: Collection[Any]) -> None:
-        """Give no more pieces to workers on machines that are about to leave the cluster."""
+        """Remove workers on machines that are about to leave the cluster, once they are not busy."""
 
     def make_room(self, busy: Collection[Any]) -> bool:
-        """End a worker that has nothing to do; return whether there was one."""
+        """End an idle worker; return whether there was one."""
         return False
 
 
@@ -618,7 +581,7 @@ class _Actors(_Tasks):
     @override
     def replace_sick(self, worker: Any, why: SickWorker) -> None:
         self.idle = [other for other in self.idle if other is not worker]
-        if worker in self._crew.actors:  # Its other piece has not told already.
+        if worker in self._crew.actors:  # Its other piece may have reported this before.
             self._crew.replace_sick(worker, why)
 
     @override
@@ -636,7 +599,7 @@ class _Actors(_Tasks):
 
 
 def _ordered(cluster: Cluster, pieces: Iterable[Piece]) -> Iterable[Piece]:
-    """A list of pieces with the costliest first, so that none keeps one worker busy after the others are done."""
+    """A list of pieces with the costliest first, so that none keeps one worker busy at the end; an iterator as it is."""
     if not isinstance(pieces, Sequence):
         return pieces
     return cluster.ordered(sorted(pieces, key=lambda piece: -piece.cost))
@@ -645,15 +608,12 @@ def _ordered(cluster: Cluster, pieces: Iterable[Piece]) -> Iterable[Piece]:
 def _results(
     workers: _Tasks, pieces: Iterable[Piece], journal: Journal | None, total: int | None = None
 ) -> Iterator[tuple[Piece, Any, str | None]]:  # fmt: skip
-    """Give pieces to workers as these become free; yield each with its result, or the reason why it is given up.
-
-    `total` is how many there are, where that is not a list's length.
-    """
+    """Give pieces, `total` in all if they are no list, to free workers; yield each with its result or why it is given up."""
     import ray
     import ray.exceptions
 
     waiting, retried = iter(pieces), list[tuple[Piece, int]]()
-    """Pieces whose worker could not be reached come again, with how often that has happened to each."""
+    """Pieces to give out again, with how often the worker of each could not be reached."""
     following: tuple[Piece, int] | None = None
     progress = _Progress(journal, len(pieces) if isinstance(pieces, Sequence) else total)
     with Flights(journal, workers.at_once) as flights:
@@ -693,18 +653,18 @@ def _results(
 
 
 def _again(workers: _Tasks, flight: _Flight, error: Exception, progress: _Progress) -> int | None:
-    """How often the worker of a piece that failed could not be reached, where the piece is given out again; else None."""
+    """How often a failed piece's worker could not be reached, if the piece is to be given out again; else None."""
     import ray.exceptions
 
     unreached: int | None = None
     if isinstance(error, ray.exceptions.NodeDiedError) and progress.is_recent(flight.piece.most):
         workers.idle.append(flight.worker)
         unreached = flight.unreached
-    # An actor that died may have died of its piece; one that says what it lacks did not.
+    # A piece may have killed an actor that died, but not one that reports what is wrong.
     elif (why := sick(error)) is not None and (why.node or not workers.gives_up):
         workers.replace_sick(flight.worker, why)
         unreached = flight.unreached
-    # Ray counts as a retry each attempt to reach a worker whose node it does not know to be lost yet.
+    # While Ray does not know that a worker's node is lost, each attempt to reach it uses up a retry.
     elif isinstance(error, ray.exceptions.ActorUnavailableError) and flight.unreached < _UNREACHED:
         workers.lose(flight.worker, for_good=False)
         unreached = flight.unreached + 1
@@ -714,7 +674,7 @@ def _again(workers: _Tasks, flight: _Flight, error: Exception, progress: _Progre
 
 @dataclass
 class _Progress:
-    """How far the pieces of a step are."""
+    """The progress of a step's pieces."""
 
     journal: Journal | None
     left: int | None
@@ -724,16 +684,16 @@ class _Progress:
     _reported: float = 0.0
 
     def is_recent(self, seconds: float) -> bool:
-        """Whether a piece was finished, or the step began, within some seconds."""
+        """Whether a piece was finished, or the step began, within the last `seconds`."""
         return time.monotonic() - self._finished < seconds
 
     def finish(self) -> None:
-        """A piece is done."""
+        """Count a finished piece."""
         self._finished = time.monotonic()
         self.left = None if self.left is None else self.left - 1
 
     def report(self, workers: _Tasks, is_last: bool = False) -> None:
-        """Tell the journal, once a second at most, and at the end."""
+        """Report to the journal, at most once a second, and at the end."""
         if self.journal is None or (not is_last and time.monotonic() - self._reported < _REPORT_SECONDS):
             return
         self._reported = time.monotonic()
@@ -742,7 +702,7 @@ class _Progress:
 
 
 def _following(retried: list[tuple[Piece, int]], waiting: Iterator[Piece]) -> tuple[Piece, int] | None:
-    """The piece that is given out next, and how often its worker could not be reached."""
+    """The next piece to give out, and how often its worker could not be reached."""
     if retried:
         return retried.pop()
     piece = next(waiting, None)
@@ -750,11 +710,7 @@ def _following(retried: list[tuple[Piece, int]], waiting: Iterator[Piece]) -> tu
 
 
 def _next(workers: _Tasks, flights: Flights, nothing_waits: bool) -> Any:
-    """The reference of what comes back next: the result of a piece, or the start of a worker.
-
-    Raises:
-        IncompleteRun: nothing did within an hour, or the seconds that a piece may take.
-    """
+    """The reference of the next result or started worker; an IncompleteRun after an hour, or the longest time of a piece."""
     while nothing_waits:
         reference = _back(workers, flights, min(_PATIENCE_SECONDS, NO_PROGRESS_SECONDS))
         if reference is not None:
@@ -769,7 +725,7 @@ def _next(workers: _Tasks, flights: Flights, nothing_waits: bool) -> Any:
 
 
 def _back(workers: _Tasks, flights: Flights, seconds: float) -> Any | None:
-    """A reference of what has come back within some seconds; None if nothing has."""
+    """The reference of a result or a start within some seconds; None if there is none."""
     import ray
 
     ready, _ = ray.wait([*flights.flying, *workers.starting], num_returns=1, timeout=seconds)
@@ -778,14 +734,14 @@ def _back(workers: _Tasks, flights: Flights, seconds: float) -> Any | None:
 
 @dataclass
 class _Flight:
-    """A piece that is with a worker."""
+    """A piece that a worker has."""
 
     piece: Piece
     worker: Any
     unreached: int
     given: float
     began: float | None
-    """None while it waits for those ahead of it."""
+    """None while it waits for earlier pieces of its worker."""
     back: bool = False
     """Whether its result has arrived."""
     slow: str = ""
@@ -794,16 +750,16 @@ class _Flight:
 
 @dataclass
 class Flights:
-    """The pieces of one step that are with workers. A thread looks every ten seconds which of them are slow."""
+    """The pieces of one step that workers have; a thread looks for slow ones every ten seconds."""
 
     journal: Journal | None
     at_once: int
     clock: Callable[[], float] = time.monotonic
     flying: dict[Any, _Flight] = field(default_factory=dict)
     _of_worker: defaultdict[int, dict[Any, _Flight]] = field(default_factory=lambda: defaultdict(dict))
-    """The pieces that each worker has, in the order in which it was given them."""
+    """The pieces of each worker, in the order in which it got them."""
     _rates: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    """The seconds of finished pieces for their cost, sorted, of each sort that is alike."""
+    """The sorted seconds by cost of finished pieces, by `alike`."""
     _lock: Any = field(default_factory=threading.RLock)
     _reporting: Any = field(default_factory=threading.RLock)
     _ended: threading.Event = field(default_factory=threading.Event)
@@ -822,17 +778,17 @@ class Flights:
             self.flying.clear()
         self.look()
         if self.journal is not None:
-            self._thread.join(LOOK_SECONDS)  # Before Ray itself ends, which it asks.
+            self._thread.join(LOOK_SECONDS)  # The thread uses Ray, which is about to end.
 
     def begin(self, reference: Any, piece: Piece, worker: Any, unreached: int = 0) -> None:
-        """A worker is given a piece."""
+        """Note that a worker gets a piece."""
         with self._lock:
             now, flights = self.clock(), self._of_worker[id(worker)]
             flight = _Flight(piece, worker, unreached, now, now if len(flights) < self.at_once else None)
             self.flying[reference] = flights[reference] = flight
 
     def end(self, reference: Any, finished: bool = True) -> None:
-        """A piece has come back; one that is not finished has failed and says nothing of the others."""
+        """Note that a piece has come back, `finished` or failed."""
         with self._lock:
             flight = self.flying.pop(reference)
             self._land(reference, flight, finished)
@@ -840,16 +796,16 @@ class Flights:
             self.look()
 
     def look(self) -> None:
-        """Report the slow pieces, if there are any or were any; an error in that does not end the run."""
+        """Report the slow pieces, if there are any or were any; errors here do not end the run."""
         with self._reporting, suppress(Exception):
             if self.journal is None:
                 return
             with self._lock:
-                for reference in self.come_back():  # The driver may have been busy with something else when these did.
+                for reference in self.come_back():  # The driver may not have taken their results yet.
                     self._land(reference, self.flying[reference], finished=True)
                 snapshot = [(flight, self._exceeded(flight), self.clock()) for flight in self.flying.values()]
             slow, new = list[Slow](), list[Slow]()
-            for flight, usual, now in snapshot:  # Without the lock: a name may take seconds.
+            for flight, usual, now in snapshot:  # Release the lock first: reading a name may take seconds.
                 if usual is None or flight.began is None:
                     continue
                 is_new = not flight.slow
@@ -865,20 +821,20 @@ class Flights:
             self.look()
 
     def _land(self, reference: Any, flight: _Flight, finished: bool) -> None:
-        """A piece is done, and what waits behind it begins."""
+        """Note that a piece has ended, so that its worker's next one begins."""
         if flight.back:
             return
         flight.back, flights = True, self._of_worker[id(flight.worker)]
         del flights[reference]
         if finished:
-            # One that overtook others began at some time since it was given: its seconds are rather too many.
+            # The start of a piece that overtook others is unknown; this overestimates its time.
             began = flight.given if flight.began is None else flight.began
             insort(self._rates[flight.piece.alike], (self.clock() - began) / max(flight.piece.cost, 1e-12))
         for other in islice(flights.values(), self.at_once):
             other.began = self.clock() if other.began is None else other.began
 
     def _exceeded(self, flight: _Flight) -> float | None:
-        """The median that a slow piece exceeds; None of a piece that is not slow."""
+        """The usual time that a slow piece exceeds; None for a piece that is not slow."""
         rates = self._rates[flight.piece.alike]
         if flight.back or flight.began is None or len(rates) < LEAST_FINISHED:
             return None
@@ -886,7 +842,7 @@ class Flights:
         return usual if flight.slow or seconds > max(LEAST_SECONDS, SLOW_FACTOR * usual) else None
 
     def come_back(self) -> list[Any]:
-        """The references of pieces that have begun and whose results have arrived. Ray Data's have none."""
+        """The references of begun pieces whose results have arrived; pieces of Ray Data have no references."""
         import ray
 
         keys = [key for key, flight in self.flying.items() if flight.began is not None and not flight.back]
@@ -897,7 +853,7 @@ class Flights:
 
 
 def _name(piece: Piece) -> str:
-    """The name of a piece; of one that Ray Data prepared only its block knows which it is."""
+    """The name of a piece; if Ray Data prepared it, the name is in its block."""
     import ray
 
     if piece.number is not None:
@@ -912,17 +868,14 @@ def _prepared(
     cluster: Cluster, prepare: Callable[..., pa.Table | None], pieces: Sequence[Piece], shared: Mapping[str, Any],
     tasks: int, **where: Any,
 ) -> ray.data.Dataset:  # fmt: skip
-    """A stream of Ray Data: tasks on CPUs prepare each piece, and one block is one piece.
-
-    Micro-batches therefore never depend on blocks or workers. `tasks` run at once; `where` restricts their nodes.
-    """
+    """A stream of Ray Data: `tasks` tasks on CPUs prepare the pieces, one a block, on the nodes that `where` allows."""
     import ray.data
 
     rows = [
         {"number": piece.number, "name": piece.name, "arguments": list(piece.arguments)}
         for piece in cluster.ordered(pieces)
     ]  # fmt: skip
-    # A node that has the files may be a head, which offers no processors.
+    # The node that has the files may be a head, which offers no processors.
     claim = {"num_cpus": 0} if where else cluster.preparing
     return ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
         actor.prepared, batch_size=1, batch_format="pyarrow", compute=ray.data.TaskPoolStrategy(size=tasks),
@@ -931,13 +884,6 @@ def _prepared(
 
 
 def _blocks(data: ray.data.Dataset) -> Generator[Any]:
-    """References to the blocks of a stream of Ray Data, as they are made. It starts here, not at the first block."""
-    bundles = data.iter_internal_ref_bundles()
+    """References to the blocks of a stream of Ray Data, as they are made."""
+    bundles = data.iter_internal_ref_bundles()  # The stream starts here, not at the first block.
     return (block for bundle in bundles for block in bundle.block_refs)
-
-
-def _table(block: Any) -> pa.Table:
-    """The table of a block."""
-    import ray
-
-    return ray.get(block)

@@ -1,4 +1,4 @@
-"""What fails in a worker, as an error that a user reads."""
+"""Turn errors in workers into errors that a user reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tempscale_jobs.urls import reason
 
 _ENDS: dict[str, type[RunError]] = {kind.__name__: kind for kind in (UsageError, Changed, OtherModel)}
 COLUMNS = ("failure", "traceback", "error", "path")
-"""The columns of a failure in a report; null where nothing failed."""
+"""The columns of a failure in a report; null if nothing failed."""
 
 
 @contextmanager
@@ -42,13 +42,13 @@ def readable_failures() -> Iterator[None]:
             raise cause.alone() from None
         if (module := missing(cause)) is not None:
             raise UsageError(needs("a worker", module)) from error
-        # What ends a process, its machine, its storage or its memory may be gone the next time.
+        # The cause may be gone the next time if it is a lost process or machine, storage or memory.
         passing = isinstance(cause, ray.exceptions.RayError | OSError | MemoryError)
         raise (IncompleteRun if passing else Unexpected)(failure(cause)) from error
 
 
 def sick(error: BaseException) -> SickWorker | None:
-    """Why the worker that this error comes from cannot work where it is; None where the error is no fault of its machine."""
+    """The reason why a worker cannot work on its machine; None if the error is of another kind."""
     import ray.exceptions
 
     cause = _root_cause(error)
@@ -58,7 +58,7 @@ def sick(error: BaseException) -> SickWorker | None:
 
 
 def raise_changed(error: BaseException) -> None:
-    """Raise a Changed or Damaged that is under Ray's wrappers: it is no fault of the piece of work."""
+    """Raise a Changed or Damaged under Ray's wrappers, which is no fault of the piece of work."""
     cause = _root_cause(error)
     if isinstance(cause, Changed | Damaged):
         raise cause.alone() from None
@@ -91,7 +91,7 @@ def columns_of(error: Exception) -> dict[str, str | None]:
 
 
 def raise_reported(report: Mapping[str, Any]) -> None:
-    """Raise the error that a failure in a report ends the run with; one that is not known may pass."""
+    """Raise the error of a failure in a report: an IncompleteRun if its type is not known."""
     if report["failure"] is None:
         return
     if report["error"] == Damaged.__name__:

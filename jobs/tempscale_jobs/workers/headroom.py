@@ -1,4 +1,4 @@
-"""The memory of this machine, above whose threshold Ray ends every worker that begins: a run cannot go on there."""
+"""Watch this machine's memory: above a threshold Ray ends every new worker, so a run cannot go on."""
 
 from __future__ import annotations
 
@@ -16,18 +16,13 @@ from tempscale_jobs.errors import IncompleteRun
 _LOOK_SECONDS = 1.0
 _THRESHOLD, _DEFAULT_THRESHOLD = "RAY_memory_usage_threshold", 0.95
 _REFRESH = "RAY_memory_monitor_refresh_ms"
-"""Ray's own variables of its memory monitor; it looks at nothing where the second is 0."""
+"""Ray's variables of its memory monitor, which is off where the second is 0."""
 
 
 @contextmanager
 def kept(patience: float = 60.0) -> Iterator[None]:
-    """Interrupt the block when more memory is in use than Ray allows for `patience` seconds.
-
-    Ray would end workers and start them again without an end.
-
-    Raises:
-        IncompleteRun: there was no memory.
-    """
+    """Interrupt the block with an IncompleteRun when more memory than Ray allows is in use for `patience` seconds."""
+    # Ray would end workers and start them again without an end.
     threshold = _threshold()
     ended, full = threading.Event(), threading.Event()
 
@@ -66,7 +61,7 @@ def used_share() -> float:
 
 
 def _threshold() -> float:
-    """Ray's threshold; 1 where it does not look."""
+    """Ray's threshold; 1 where its monitor is off."""
     if os.environ.get(_REFRESH) == "0":
         return 1.0
     with suppress(ValueError):
@@ -78,6 +73,6 @@ def _threshold() -> float:
 def _interrupt() -> None:
     """Raise KeyboardInterrupt in the main thread, wherever it waits."""
     if signal.getsignal(signal.SIGTERM) is signal.default_int_handler:
-        os.kill(os.getpid(), signal.SIGTERM)  # The command line hears it even where a Ctrl-C is ignored.
+        os.kill(os.getpid(), signal.SIGTERM)  # The command line handles it even where Ctrl-C is ignored.
     else:
         _thread.interrupt_main()

@@ -1,8 +1,8 @@
 """Find a text that kills the process that embeds it, by marks that are written before the work.
 
-First a shard is marked as a whole. A worker that finds such a mark knows that another died there, and marks each
-micro-batch before it runs. A second death on the same micro-batch halves it, and so on down to one text, which is skipped.
-A death with another cause, such as a node that was removed or an impatient user, only makes the marks finer.
+First a shard is marked as a whole. A worker that finds such a mark knows that another died in this shard, and marks each
+micro-batch before it runs. A second death in the same micro-batch halves it, and so on down to one text, which is skipped.
+A death with another cause, such as a removed node or an impatient user, only makes the marks finer.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from tempscale_jobs.runs.storage import Storage
 MARKS = "partials/marks"
 """The folder of a run's marks, by model."""
 WRITTEN = "written"
-"""What the marks of a shard say while it is written beside the work on another one."""
+"""The mark of a shard that is written while the model works on another one."""
 _MOST_ELSEWHERE = 6
-"""Deaths outside of micro-batches after which a shard is given up for this session."""
+"""After so many deaths outside of micro-batches a shard is given up for this session."""
 _MOST = 100
-"""Deaths in all after which a shard is given up. To find one deadly text among a hundred takes eight, each a model load."""
+"""After so many deaths in all a shard is given up. One deadly text among a hundred is found after eight model loads."""
 DEADLY = "its process died each time it was embedded"
 """The reason why a deadly text is rejected."""
 
@@ -29,34 +29,32 @@ class Marks:
 
     def __init__(self, storage: Storage, name: str) -> None:
         self._storage, self._name, self.fine = storage, name, False
-        self._found = _read(storage, name)
-        """What a process left that died."""
+        self._earlier = _read(storage, name)
+        """The marks of a process that died."""
         self.known: dict[str, Any] = {}
 
     def begin(self, batches: list[list[int]]) -> list[list[int]]:
-        """Mark the shard; return the micro-batches to run, without deadly sequences and with killing batches in halves.
-
-        It sets `deadly`, the sequences to skip, `halved`, whether a micro-batch was halved, and `fine`, whether each one is
-        marked. A GPU must then have ended one before the next is marked, which it need not otherwise.
-        """
-        marks, died_before = self._found, self._found is not None
+        """Mark the shard; return the micro-batches to run, without deadly sequences and with killing batches in halves."""
+        # Sets `deadly` (sequences to skip), `halved` (whether a micro-batch was halved) and `fine` (whether each is marked:
+        # a GPU must then have ended one before the next is marked).
+        marks, died_before = self._earlier, self._earlier is not None
         marks = marks or {"doing": None, "last": None, "batches": None, "deadly": [], "elsewhere": 0, "deaths": 0}
         doing = marks["doing"]
         marks["deaths"] += died_before
         if marks["deaths"] > _MOST:
             raise IncompleteRun(
-                f"the processes that work on {self._name} died {_MOST} times, for ever other texts; look for what ends "
-                "them, such as memory, and start the same command again to go on"
+                f"the processes that work on {self._name} died {_MOST} times, at other texts each time; look for what "
+                "ends them, such as a lack of memory, and start the same command again to go on"
             )
         if died_before and doing != WRITTEN and not isinstance(doing, list):
             marks["elsewhere"] += 1
             if marks["elsewhere"] > _MOST_ELSEWHERE:
                 raise IncompleteRun(
                     f"the process that works on {self._name} died {marks['elsewhere']} times outside of the model; "
-                    "look for what ends it, such as memory, and start the same command again"
+                    "look for what ends it, such as a lack of memory, and start the same command again"
                 )
         elif isinstance(doing, list):
-            # This is half of a batch that killed twice, so it need not kill twice itself.
+            # Half of a batch that killed twice need not kill twice itself.
             suspected = len(doing) > 1 and doing not in batches
             if doing != marks["last"] and not suspected:
                 marks["last"] = doing
@@ -87,7 +85,7 @@ class Marks:
             self._write()
 
     def written(self) -> None:
-        """Mark that the model is done with the shard, while another one runs: a death is then not this shard's fault."""
+        """Mark that the model has finished the shard, so that a death during the next one is not its fault."""
         self.known["doing"] = WRITTEN
         self._write()
 
@@ -96,12 +94,12 @@ class Marks:
         self._storage.remove(self._name)
 
     def _write(self) -> None:
-        # Not durable: the mark must survive this process but not the machine, whose crash no text causes.
+        # Not durable: the mark must survive this process, but no text crashes the machine.
         self._storage.write_json(self._name, self.known, durable=False)
 
 
 def forget(storage: Storage, folder: str) -> None:
-    """Reset the marks of an earlier session, whose workers were ended with it; keep the halved batches and deadly texts."""
+    """Reset the marks of an earlier session, which ended its workers; keep halved batches and deadly texts."""
     for name in storage.list(folder):
         marks = _read(storage, name)
         if marks is None or (marks["batches"] is None and not marks["deadly"] and marks["last"] is None):
@@ -111,7 +109,7 @@ def forget(storage: Storage, folder: str) -> None:
 
 
 def _read(storage: Storage, name: str) -> dict[str, Any] | None:
-    """A shard's marks; None if there are none, or if they were damaged when the machine crashed."""
+    """A shard's marks; None if there are none or the machine's crash damaged them."""
     if not storage.exists(name):
         return None
     try:

@@ -1,4 +1,4 @@
-"""What workers tell Ray's metrics, which Prometheus can read. A metric that fails ends nothing."""
+"""The metrics of workers, which Ray publishes for Prometheus; a metric that fails does not end a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COUNTERS = {
     "waiting_seconds": "seconds in which workers' models waited for work or for storage",
     "halvings": "micro-batches that were halved, because memory did not hold one",
 }
-"""The counters of workers, each `tempscale_worker_NAME_total`, and what it counts."""
+"""The counters of workers, each `tempscale_worker_NAME_total`, with their descriptions."""
 LABELS = ("run", "model", "step")
 
 
@@ -29,7 +29,7 @@ def _counter(name: str) -> Any:
 
 
 class Meter:
-    """Counts what one worker does."""
+    """Counts the work of one worker."""
 
     def __init__(self, run: str, model: str) -> None:
         self._labels = {"run": run, "model": ascii_label(model)}
@@ -46,7 +46,7 @@ class Meter:
 
 
 class Turn:
-    """The turn of a worker's model, which one piece of work has at a time; how long it ran and waited is counted."""
+    """A lock on a worker's model that counts how long the model ran and waited."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter, self._lock = meter, threading.Lock()

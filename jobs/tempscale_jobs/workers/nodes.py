@@ -16,7 +16,7 @@ from tempscale_jobs.workers.cluster import NODE_LABEL
 from tempscale_jobs.workers.dispatch import ANSWER_SECONDS, ask_nodes
 
 _CHECK_SECONDS = 300
-"""So long after the first answer of a machine the others are waited for. Each must start a process, which may take long."""
+"""The other machines are waited for so long after the first answer: each must start a process."""
 
 
 def check_run(run: Run, folders: Sequence[tuple[str, Storage]]) -> None:
@@ -26,13 +26,8 @@ def check_run(run: Run, folders: Sequence[tuple[str, Storage]]) -> None:
 
 
 def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) -> set[str]:
-    """Check that every node shares `folders` (each with its option) and has `models`; return the nodes' kinds of processor.
-
-    Each node must read a file of this process and write one that this process reads. With one machine the result is empty.
-
-    Raises:
-        UsageError: a node does not share a folder or has no such model.
-    """
+    """Raise a UsageError unless every node shares `folders` and has `models`; return the nodes' kinds of processor."""
+    # Each node must read a file of this process and write one that this process reads.
     nodes = _alive()
     local = [(option, storage) for option, storage in folders if storage.is_local]
     if len(nodes) < 2:
@@ -43,16 +38,16 @@ def check_shared(folders: Sequence[tuple[str, Storage]], models: Sequence[str]) 
         storage.write(f"{PROOF}-{token}/driver", token.encode())
     roots = [storage.root for _, storage in local]
     try:
-        # A node that dies during the check gives no answer, and the run will not use it.
+        # A node that dies during the check gives no answer, and will not be used.
         arguments: dict[str | None, tuple[Any, ...]] = {node: (roots, list(models), token, node) for node in nodes}
         silent = list[str]()
         with closing(ask_nodes(answer, arguments, patience=_CHECK_SECONDS, linger=ANSWER_SECONDS)) as answers:
-            for node, told in answers:
+            for node, reply in answers:
                 address = nodes[str(node)]
-                if told is None:
+                if reply is None:
                     silent.append(address)
                     continue
-                are_read, are_present, kind = told
+                are_read, are_present, kind = reply
                 processors.add(kind)
                 for (option, storage), is_read in zip(local, are_read, strict=True):
                     name = f"{PROOF}-{token}/{node}"
@@ -85,14 +80,14 @@ def _alive() -> dict[str, str]:
 
 
 def that_sees(files: Sequence[str]) -> dict[str, Any]:
-    """Where tasks run that read these files of this machine: anywhere if all nodes have them, otherwise on this node."""
+    """Ray's options of tasks that read these files: none if all nodes have the files, else this node."""
     import ray
 
     nodes = _alive()
     if len(nodes) < 2 or not files:
         return {}
     samples = [(file, os.path.getsize(file)) for file in (files[0], files[-1])]
-    # A node that is gone sees nothing, and may come back.
+    # A node that is gone gives no answer and may come back.
     answers = dict(ask_nodes(_sees, dict.fromkeys(nodes, (samples,))))
     if len(answers) == len(nodes) and all(answers.values()):
         return {}
@@ -107,14 +102,11 @@ def _sees(files: Sequence[tuple[str, int]]) -> bool:
 
 
 PROOF = ".proof"
-"""Prefix of the folder of the check's files, which exists for seconds."""
+"""Prefix of the temporary folder of the check's files."""
 
 
 def answer(roots: Sequence[str], models: Sequence[str], token: str, node: str) -> tuple[list[bool], list[bool], str]:
-    """On a node: whether it reads the driver's token in each folder, whether it has each model, and its kind of processor.
-
-    It writes the token into each folder that it can read.
-    """
+    """Copy the driver's token where it is readable; return which folders are, which models exist, and the processor."""
     are_read = []
     for root in roots:
         storage, name = Storage(root), f"{PROOF}-{token}/driver"

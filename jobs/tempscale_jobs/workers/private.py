@@ -1,4 +1,4 @@
-"""What keeps a Ray to its run: a token, addresses of this machine alone, a folder of its own, nothing imported from here."""
+"""Keep Ray private to a run: a token, addresses of this machine only, a separate folder, no imports from this folder."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MODES = ("", "disabled", "token", "k8s")
 _NO_HOOK = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0"}
 """Below `uv run` Ray would send the current folder to its workers, and they would import from it."""
 _OVERRIDE = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"
-"""Whether Ray changes CUDA_VISIBLE_DEVICES for what claims no GPU; it warns where nobody says."""
+"""Whether Ray changes CUDA_VISIBLE_DEVICES for tasks without a GPU; it warns if this is not set."""
 _THIS_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
-"""Ray's way to listen on 127.0.0.1 alone, its default on Windows and macOS; on Linux it replaces that address by another."""
+"""Makes Ray listen on 127.0.0.1 only, as it does on Windows and macOS; on Linux it would choose another address."""
 _TEMPORARY = ("RAY_TMPDIR", "TMPDIR")
-"""The variables that name the folder of temporary files, the first before the second."""
-_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - of a link alone, in a folder with a random name and mode 0700
+"""The variables that may name the folder of temporary files, in their order."""
+_SHORT = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - only for a link in a folder with a random name and mode 0700
 _LONGEST_BYTES = 36
-"""A longer folder leaves less than the 66 bytes that `/r/session_…/sockets/plasma_store` takes of a socket's 103."""
+"""The name of a socket has 103 bytes, of which `/r/session_…/sockets/plasma_store` takes 66."""
 _REMOVAL_SECONDS = 5.0
 
 
@@ -39,11 +39,7 @@ def surroundings(joined: bool) -> Iterator[str]:
 
 
 def variables(joined: bool) -> dict[str, str]:
-    """The environment variables of a Ray that is started here, or joined, besides those that the user has set.
-
-    Raises:
-        UsageError: RAY_AUTH_TOKEN_PATH names no file that can be read, or RAY_AUTH_MODE no mode of Ray's.
-    """
+    """The environment variables of a Ray that is started here, or joined, in addition to those that the user has set."""
     path, given_token = os.environ.get(_TOKEN_PATH), os.environ.get(_TOKEN, "").strip()
     auth_mode = os.environ.get(_MODE, "").lower()
     if auth_mode not in _MODES:
@@ -66,7 +62,7 @@ def variables(joined: bool) -> dict[str, str]:
 
 @contextmanager
 def environment(changes: dict[str, str]) -> Iterator[None]:
-    """Set environment variables, which Ray reads anew, and restore them at the end."""
+    """Set environment variables, let Ray read them again, and restore them at the end."""
     try:
         with variables_set(changes):
             _read_anew()
@@ -91,7 +87,7 @@ def variables_set(changes: dict[str, str]) -> Iterator[None]:
 
 
 def _read_anew() -> None:
-    """Let Ray, which keeps the mode and the token that it has read, read them again."""
+    """Let Ray read its mode and token again, which it caches."""
     if "ray" in sys.modules:
         core: Any = importlib.import_module("ray._raylet")
         core.Config.initialize("")
@@ -100,13 +96,7 @@ def _read_anew() -> None:
 
 @contextmanager
 def folder() -> Iterator[str]:
-    """A folder for Ray's sockets, logs and spilled objects that only this user can open; removed at the end.
-
-    Where its name would be too long for a socket, Ray gets a short link to it.
-
-    Raises:
-        UsageError: the folder for temporary files cannot be used.
-    """
+    """A folder for Ray's sockets, logs and spilled objects that only this user can open; it is removed at the end."""
     name = next((name for name in _TEMPORARY if os.environ.get(name)), None)
     place = os.path.abspath(os.environ[name]) if name else "/tmp"  # noqa: S108 - what is made there has mode 0700
     try:
@@ -141,7 +131,7 @@ def _short_folder(place: str) -> str:
 
 
 def _remove(path: str) -> None:
-    """Remove a folder in which processes that are about to end may still write."""
+    """Remove a folder, again and again while processes that are about to end write to it."""
     end = time.monotonic() + _REMOVAL_SECONDS
     while os.path.lexists(path):
         shutil.rmtree(path, ignore_errors=True)
@@ -151,19 +141,19 @@ def _remove(path: str) -> None:
 
 
 def close_folders(path: str) -> None:
-    """Take the mode 0777, which Ray gives them, from the folders of a session."""
+    """Close the folders of a session to other users, since Ray creates them with mode 0777."""
     for inside, _, _ in os.walk(path):
         with suppress(FileNotFoundError):
             os.chmod(inside, 0o700)
 
 
 def job() -> Any:
-    """Ray's configuration of this job: its workers import from where packages are installed, and from nowhere else."""
+    """Ray's configuration of this job: workers import installed packages only."""
     from ray.job_config import JobConfig
 
     class Installed(JobConfig):  # type: ignore[misc, unused-ignore]
         def _runtime_env_has_working_dir(self) -> bool:
-            """Otherwise Ray adds the current folder, and that of the script, to what workers import from."""
+            """Say yes: otherwise workers would also import from the current folder and the script's."""
             return True
 
     return Installed()

@@ -1,4 +1,4 @@
-"""Watch this machine's raylet, which a run needs, so that its end is reported and gives the right exit code."""
+"""Watch this machine's raylet, without which a run cannot go on, and report its end with the right exit code."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ _SENTENCE = (
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Exit as incomplete, with a sentence, if this process's raylet ends.
-
-    Otherwise Ray's core would exit a few seconds later, without a message and with exit code 1, which means a failed gate.
-    """
+    """Exit as incomplete, with a sentence, if this process's raylet ends."""
+    # Ray's core would exit some seconds later, without a message and with exit code 1, which means a failed gate.
     process = _raylet()
     if process is None:
         yield

@@ -196,10 +196,10 @@ def test_the_first_copy_of_an_id_stays_though_its_unit_is_read_last(cluster, tmp
 
     arrived, as_read = [], reading.as_read
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "as_read", lambda storage, name: arrived.append(name) or as_read(storage, name))
+        patch.setattr(reading, "as_read", lambda storage, unit: arrived.append(unit) or as_read(storage, unit))
         slow = read(cluster, tmp_path, source, sizes, "slow", contents=Slow)
-    assert arrived[0] != reading.unit_name(0)
-    assert reading.unit_name(0) in arrived
+    assert arrived[0] != 0
+    assert 0 in arrived
     assert slow[1:] == read(cluster, tmp_path, source)[1:]
 
 

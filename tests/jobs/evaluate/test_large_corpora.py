@@ -16,7 +16,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.evaluate import EvaluateConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.evaluate import cells, documents, held, tasks
+from tempscale_jobs.evaluate import cells, documents, loaded_task, tasks
 from tempscale_jobs.evaluate.run import score_missing
 from tempscale_jobs.evaluate.tasks import Evaluation
 from tempscale_jobs.runs import folder
@@ -75,7 +75,7 @@ def scored(tmp_path, task_files, small_model, encoder, monkeypatch):
 
     def score(out, own, piece=PIECE, loses=False, **embedding):
         monkeypatch.setattr(tasks, "PIECE_TEXTS", piece)
-        held.holding.clear()
+        loaded_task.loaded.clear()
         config = checked(EvaluateConfig, settings(tmp_path / out, small_model, own, **embedding))
         run = folder.begin(config)
         evaluation = Evaluation(run, tuple(tasks.expand(config.tasks)), config.embedding, tuple(EDGES), config.seed)
@@ -256,7 +256,7 @@ def test_two_workers_of_which_one_dies_and_a_resumed_run_give_the_bytes_of_one_w
                 (folder / "killed").touch()
                 os._exit(9)
             report = write_piece(worker, spec)
-            (folder / f"piece-{number}-{me}-{report['there']}-{report['failure']}").touch()
+            (folder / f"piece-{number}-{me}-{report['existed']}-{report['failure']}").touch()
             return report
 
         log.mkdir()

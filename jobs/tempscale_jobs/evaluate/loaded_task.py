@@ -1,4 +1,4 @@
-"""The task that a worker holds, with the model that keeps the tokens of its texts."""
+"""The task that a worker keeps loaded, with its model."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import actor
 
 _OF_TASK = ("unit", "state", "seed", "prompts", "edges", "lengths_by", "max_length", "piece_texts")
-"""What a task and its model are made of."""
+"""The arguments that decide a task and its model."""
 
-holding: dict[str, tuple[Any, Any] | str] = {}
-"""In a worker: the last task and its model, or the reason why it cannot be loaded."""
+loaded: dict[str, tuple[Any, Any] | str] = {}
+"""In a worker: the last task and its model, or why it cannot be loaded."""
 
 
-def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | str:
-    """The task of a piece of work with its data and the model that keeps its tokens, or a sentence on the failure."""
+def load_once(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | str:
+    """The loaded task of a piece of work and its model, or a sentence on the failure."""
     from tempscale.model.checkpoint import resolve
     from tempscale.model.settings import Settings
     from tempscale_jobs.evaluate.grid_model import Checkpoint, GridModel
 
     key = json.dumps([worker.storage.root, worker.model.fingerprint, *(spec[name] for name in _OF_TASK)])
-    if key not in holding:
-        holding.clear()
+    if key not in loaded:
+        loaded.clear()
         unit = RunTask(**spec["unit"])
         try:
-            # The first model's tokenizer decides the lengths, so that every model gets the same texts.
+            # The first model's tokenizer measures lengths, so that all models get the same texts.
             tokenizer = actor.tokenizer(
                 spec["lengths_by"], spec["max_length"], "truncate", digest=spec["settings_of_lengths"]
             )
@@ -46,13 +46,13 @@ def held(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any] | st
                 Checkpoint(run_model.label, run_model.fingerprint, run_model.similarity, settings),
                 spec["piece_texts"],
             )
-            holding[key] = task, model
+            loaded[key] = task, model
         except Changed:
             raise
         except Exception as error:
             actor.end_if_lost(error)
-            holding[key] = sentence(unit.name, error)
-    return holding[key]
+            loaded[key] = sentence(unit.name, error)
+    return loaded[key]
 
 
 def sentence(name: str, error: Exception) -> str:
