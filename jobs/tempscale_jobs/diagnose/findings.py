@@ -36,13 +36,10 @@ class Looked(NamedTuple):
 
 LAYERS = ("last", "all")
 """Over which layers σ_a is averaged: the last one, as in print, or all."""
-FIGURES = {
-    ("length", "last"): "sigma_a_last by length", ("length", "all"): "sigma_a by length",
-    ("temperature", "last"): changed("sigma_a_last"), ("temperature", "all"): changed("sigma_a"),
-    ("versions", "last"): "sigma_a_last by version", ("versions", "all"): "sigma_a by version",
-    ("versions_cosine", None): "cosine by version", ("model", "last"): "within_cosine against the first model",
+_FIGURES = {
+    "length": "{} by length", "temperature": changed("{}"), "versions": "{} by version",
+    "versions_cosine": "cosine by version", "model": "within_cosine against the first model",
 }  # fmt: skip
-"""The figure of each kind of row of `diagnose_findings`, by `finding` and `layers`."""
 _RESTS_ON = {
     "length": "{} of the shortest and of the longest interval", "temperature": "the same {} under the first temperature",
     "versions": "{}, each by its shortest and its longest version", "model": "the same {} in the first model",
@@ -51,6 +48,11 @@ _NOT_SHOWN = {
     "length": "that length is the cause: texts of other lengths are other texts",
     "temperature": "that search becomes better or worse",
 }
+
+
+def figure(row: Mapping[str, Any]) -> str:
+    """The figure of a row of `diagnose_findings`; an older version had σ_a of all layers only, and named none."""
+    return _FIGURES[row["finding"]].format("sigma_a_last" if row["layers"] == "last" else "sigma_a")
 
 
 def decide(tables: Mapping[str, pl.DataFrame]) -> Findings:
@@ -66,8 +68,7 @@ def _differences(table: pl.DataFrame) -> Iterator[Finding]:
                 continue
             basis = _RESTS_ON[kind].format(count(row["texts"], "document" if kind == "versions" else "text"))
             grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN.get(kind, "")}
-            figure = FIGURES[row["finding"], row["layers"]]
-            yield finding(row, figure, _state(row), row["change"], row["change_se"], **grounds)
+            yield finding(row, figure(row), _state(row), row["change"], row["change_se"], **grounds)
 
 
 def _state(row: Mapping[str, Any]) -> State:
@@ -85,12 +86,12 @@ def _assumptions(tables: Mapping[str, pl.DataFrame]) -> Iterator[Finding]:
     heads = tables["heads"].group_by(keys, maintain_order=True)
     bounds = heads.agg(pl.col("thm2_ratio").max(), exceeded.mean().alias("over_bound_share"), pl.len().alias("rows"))
     for row in bounds.to_dicts():
-        for figure in ("thm2_ratio", "over_bound_share"):
+        for name in ("thm2_ratio", "over_bound_share"):
             rests_on = f"{row['rows']:,} heads of texts and layers"
-            yield finding(row, figure, measured(row[figure]), row[figure], rests_on=rests_on)
-    for row in tables["equal_norms"].to_dicts():
-        for figure, error in (("norm_variation_mean", row["norm_variation_se"]), ("agree_share", None)):
-            yield finding(row, figure, measured(row[figure]), row[figure], error, rests_on=count(row["texts"], "text"))
+            yield finding(row, name, measured(row[name]), row[name], rests_on=rests_on)
+    for row in tables["equal_norms"].to_dicts() if "equal_norms" in tables else ():  # An older version has none.
+        for name, error in (("norm_variation_mean", row["norm_variation_se"]), ("agree_share", None)):
+            yield finding(row, name, measured(row[name]), row[name], error, rests_on=count(row["texts"], "text"))
 
 
 def rows(own: Looked, first: Looked, base: Looked, document_of: Mapping[str, str]) -> list[dict[str, Any]]:

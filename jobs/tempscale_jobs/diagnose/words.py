@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
-from tempscale_jobs.diagnose.findings import FIGURES
+from tempscale_jobs.diagnose.findings import figure
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import count, interval_name, share, with_error
 
@@ -23,7 +23,7 @@ def _with_directions(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
     """The rows of `diagnose_findings`, each with the direction of its finding: `rises`, `falls`, `noise` or `unknown`."""
     found = Findings.read(tables["findings"])
     return [
-        row | {"direction": _MOVES.get(found.at(FIGURES[row["finding"], row["layers"]], row).state, "unknown")}
+        row | {"direction": _MOVES.get(found.at(figure(row), row).state, "unknown")}
         for row in tables["diagnose_findings"].to_dicts()
     ]
 

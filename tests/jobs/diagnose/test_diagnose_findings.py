@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from pages import key
 
-from tempscale_jobs.diagnose.findings import FIGURES, decide
+from tempscale_jobs.diagnose.findings import decide
 from tempscale_jobs.report.findings import changed
 from tempscale_jobs.tables.diagnose import EQUAL_NORMS, FINDINGS, HEADS
 
@@ -29,7 +29,7 @@ def row(name, change, error, texts=40, tau=1.0, layers="last"):
 def test_a_difference_is_decided_by_students_t_over_its_texts(texts, change, error, state):
     found = decided([row("versions", change, error, texts)])
     (finding,) = found.rows
-    assert finding == found.of(FIGURES["versions", "last"], "MiniLM", "1.0")
+    assert finding == found.of("sigma_a_last by version", "MiniLM", "1.0")
     assert (finding.state, finding.value, finding.error) == (state, change, error)
     assert finding.rests_on == (
         "" if state == "absent" else f"{texts} documents, each by its shortest and its longest version"
