@@ -17,6 +17,10 @@ PLACES = {
 """The paths of tables that are not in RUN/tables/NAME.parquet."""
 
 QUESTIONS = {
+    "findings": (
+        "Which figures differ from what is expected by more than noise?",
+        '.filter(pl.col("state").is_in(["up", "down"])).select("figure", "temperature", "value", "error")',
+    ),
     "length_collapse": (
         "Are texts of one length closer together, the longer they are?",
         '.filter(pl.col("interval_a") == pl.col("interval_b"))',
@@ -93,7 +97,10 @@ QUESTIONS = {
         "How much of the difference between tokens does each layer keep, over all texts?",
         '.filter(pl.col("interval").is_null()).select("layer", "hc_ratio_mean")',
     ),
-    "findings": ("Which differences are more than noise?", '.filter(pl.col("change").abs() > 2 * pl.col("change_se"))'),
+    "diagnose_findings": (
+        "Which differences are more than noise?",
+        '.filter(pl.col("change").abs() > 2 * pl.col("change_se"))',
+    ),
     "equal_norms": ("Is S2's Appendix J right about these texts?", '.select("tau", "norm_variation_mean", "agree_share")'),
     "repeated_tokens": (
         "Do texts without a common token become more similar with length?",

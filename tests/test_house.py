@@ -147,7 +147,7 @@ def test_files_are_named_by_their_subject(file):
 
 MOST_PARAMETERS = 5
 MANY_PARAMETERS = {
-    "cli/records.py": {"export"}, "cli/submit.py": {"submit"},  # The options of commands.
+    "cli/records.py": {"export", "history"}, "cli/submit.py": {"submit"},  # The options of commands.
     "collapse/fused.py": {"_scan"}, "collapse/kernel.py": {"scan", "_look", "_note", "_before", "_candidates", "search"},
     "second_order/bidiagonal.py": {"_bidiagonalise", "_products_with_column", "_sum_of_roots", "_ql_step"},
     "second_order/bounds.py": {"_pick"}, "model/packed.py": {"attend"},  # transformers calls it.

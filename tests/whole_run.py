@@ -3,9 +3,11 @@
 import hashlib
 import json
 import re
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from importlib import import_module
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 from audit_ways import PLAIN
@@ -13,13 +15,16 @@ from command_line import in_process
 from rich.console import Console
 
 from tempscale_jobs.cli import records
+from tempscale_jobs.cli.start import print_as_json
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.shards import TextShards
 from tempscale_jobs.corpus.stream import SourceReader
+from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.storage import Storage
 
 # --- the commands, each with a configuration given as plain data --------------------------------------------------------
 
@@ -107,6 +112,18 @@ def encodable(text):
 def read_tables(out):
     """The tables of a run by name."""
     return {file.stem: pl.read_parquet(file) for file in (Path(out) / "tables").iterdir()}
+
+
+def checked_json(command, out):
+    """What --json prints of a finished run: its findings are those of the table, which has each figure once."""
+    printed = StringIO()
+    with redirect_stdout(printed):
+        print_as_json(command, SimpleNamespace(storage=Storage(str(out))))
+    data, stored = json.loads(printed.getvalue()), Findings.stored(read_tables(out))
+    assert data["run"] == str(out)
+    assert [row | {"command": ""} for row in data["findings"]] == [row | {"command": ""} for row in stored.as_data()]
+    assert len({(row.figure, row.model, row.temperature) for row in stored.rows}) == len(stored.rows)
+    return data
 
 
 def read_parts(out, kind, tau="*"):

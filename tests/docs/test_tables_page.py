@@ -12,7 +12,7 @@ from table_examples import PLACES, QUESTIONS, example
 TABLES = {table.name: table for _, tables in generate.tables_by_section() for table in tables}
 KINDS = {
     "temperature": ["1.0", "0.8"], "ranking": ["socm", "same_mean"], "kind": ["bin", "pair"], "verdict": ["failed", "held"],
-    "over": ["type", "tasks"], "figure": ["rank", "ndcg_at_100"],
+    "over": ["type", "tasks"], "state": ["up", "noise"], "figure": ["rank", "ndcg_at_100"],
 }  # fmt: skip
 """Texts that name a kind of row."""
 NULL = {"layer_summary": "interval", "evaluation_correlations": "task", "evaluation_relevant": "rank"}

@@ -26,11 +26,13 @@ class Advice(NamedTuple):
     """A sentence with its figure."""
     command: str = ""
     """What to run for it; empty where there is nothing to run."""
+    figures: tuple[str, ...] = ()
+    """The findings that it rests on."""
 
     @classmethod
-    def to_run(cls, text: str, lead: str, command: str) -> Advice:
+    def to_run(cls, figure: str, text: str, lead: str, command: str) -> Advice:
         """A sentence and a command that `lead` introduces; the sentence alone where there is no command."""
-        return cls(f"{text} {lead}", command) if command else cls(text)
+        return cls(f"{text} {lead}" if command else text, command, (figure,))
 
 
 def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> list[Advice]:
@@ -49,7 +51,8 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
     lines = list[Advice]()
     for line in filter(None, candidates):
         if lines and line.command and line.command == lines[-1].command:
-            line = Advice(f"{lines.pop().text} {line.text}", line.command)
+            before = lines.pop()
+            line = Advice(f"{before.text} {line.text}", line.command, before.figures + line.figures)
         lines.append(line)
     return lines[:_MOST] or [_nothing(found, row, run)]
 
@@ -76,14 +79,16 @@ def _more_texts(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None
         return Advice(
             f"{what}: analyse more of the {usable:,} usable texts.",
             again(run, row["model"], "audit", *sample, beside="more"),
+            ("collapse_gap",),
         )
     intervals = ",".join(map(str, run["config"]["analysis"]["intervals"]))
     if state == "absent" and texts >= 2 * TEXTS_FOR_AN_INTERVAL and intervals != finer:
         return Advice(
             f"{what}: finer length intervals would tell, or a larger corpus.",
             again(run, row["model"], "audit", "--intervals", finer, beside="finer"),
+            ("collapse_gap",),
         )
-    return Advice(f"{what}: a larger corpus would tell.")
+    return Advice(f"{what}: a larger corpus would tell.", figures=("collapse_gap",))
 
 
 def _documents(row: Row, run: dict[str, Any]) -> Advice | None:
@@ -105,6 +110,7 @@ def _truncated(row: Row, run: dict[str, Any]) -> Advice | None:
         return None
     window = model.get("max_length", "the window")
     return Advice.to_run(
+        "truncated_share",
         f"Split long texts at {window} tokens before they are embedded: {share_of(row, 'truncated_share')} of all texts are "
         "cut there, and no search sees the rest.",
         "What whole texts would give:",
@@ -121,6 +127,7 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
     name, vectors_given = _lengths(most["interval"], row, run), _vectors_given(run)
     ask = " Whether your users' queries find it so too: --queries with --queries-embedding-column." if vectors_given else ""
     return Advice.to_run(
+        exposed(most["interval"], asked_by),
         f"Texts of {name} win searches: they are {share(most['texts_share'])} of the corpus and take "
         f"{share(most['slots_share'])} of all results (exposure "
         f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of one length compete fairly."
@@ -148,6 +155,7 @@ def _collapse(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None:
     for name, sentence in sentences.items():
         if found.at(name, row).state == "up":
             return Advice.to_run(
+                name,
                 f"{sentence}, by {estimate(row, name)} in mean cosine.",
                 "Whether a temperature lessens it and harms nothing:",
                 _tuned(row, run),
@@ -173,6 +181,7 @@ def _nothing(found: Findings, row: Row, run: dict[str, Any]) -> Advice:
         fair = "no length takes more search results than its share beyond noise"
     nightly = run["config"].get("night") is not None and (line := repeated(run))
     return Advice.to_run(
+        "collapse_gap",
         f"Nothing needs to be done about length: the collapse gap is {estimate(row, 'collapse_gap')}, and {fair}.",
         "To hear when that changes, every night:",
         line if nightly else again(run, row["model"], "audit", "--baseline", "latest", beside=f"nights/{NIGHT}"),

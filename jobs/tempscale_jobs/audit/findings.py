@@ -9,24 +9,21 @@ from typing import Any
 import polars as pl
 
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
-from tempscale_jobs.report.findings import Finding, Findings, measured, state
+from tempscale_jobs.report.findings import Finding, Findings, changed, finding, measured, state
 from tempscale_jobs.report.text import count, interval_name
 
 Row = dict[str, Any]
 Tables = dict[str, pl.DataFrame]
 CHANGES = ("collapse_gap", "prefix_gap", "cosine_mean", "socm_mean")
 """The figures whose change under another temperature is a finding."""
+READ = ("collapse_summary", "temperature_effect", "exposure")
+"""The tables from which findings are decided."""
 _NOT_SHOWN = {
     "collapse_gap": "that length is the cause: texts of other lengths are other texts",
     "prefix_gap": "anything outside these lengths; longer prefixes also say more",
     "exposure": "that these texts are wrong results",
     "change": "that search becomes better or worse",
 }
-
-
-def changed(figure: str) -> str:
-    """The name of the finding on what a temperature changes of a figure."""
-    return f"change of {figure}"
 
 
 def exposed(interval: int, asked_by: str) -> str:
@@ -36,44 +33,41 @@ def exposed(interval: int, asked_by: str) -> str:
 
 def decide(tables: Tables, edges: Sequence[int]) -> Findings:
     """The findings of an audit, from its tables and the lower edges of the length intervals."""
-    return Findings(finding for row in tables["collapse_summary"].to_dicts() for finding in _of_row(row, tables, edges))
+    return Findings(found for row in tables["collapse_summary"].to_dicts() for found in _of_row(row, tables, edges))
+
+
+def with_findings(tables: Tables, edges: Sequence[int]) -> Tables:
+    """The tables of a finished run with its findings, which an older version did not store."""
+    return tables if "findings" in tables else tables | {"findings": decide(tables, edges).frame()}
 
 
 def _of_row(row: Row, tables: Tables, edges: Sequence[int]) -> Iterator[Finding]:
     """The findings of one model under one temperature."""
-    pairs = f"all pairs of {count(row['texts'], 'text')}"
-    yield _measured(row, "cosine_mean", pairs)
+    texts = count(row["texts"], "text")
+    yield _measured(row, "cosine_mean", f"all pairs of {texts}")
     ends = [interval_name(row[f"gap_{end}"], edges) for end in ("shortest", "longest") if row[f"gap_{end}"] is not None]
-    yield _compared(row, "collapse_gap", f"texts of {' and of '.join(ends)} tokens" if ends else "")
+    yield _compared(row, "collapse_gap", f"texts of {' and of '.join(ends)} tokens")
     yield _compared(row, "prefix_gap", _prefixes(row))
     yield _measured(row, "socm_mean", _socm_pairs(row))
     for name in ("truncated_share", "rejected_share", "spread_over_2_share", "effective_rank", "k_occurrence_skewness"):
-        yield _measured(row, name, count(row["texts"], "text"))
+        yield _measured(row, name, texts)
     for asked_by in ("corpus", "queries"):
         yield from _exposures(row, tables, asked_by)
-    effects = of_row(tables["temperature_effect"], row).to_dicts() if "temperature_effect" in tables else []
-    for effect in effects:
+    for effect in of_row(tables["temperature_effect"], row).to_dicts():
         value, error = effect["change"], effect["change_se_superpopulation"]
         if effect["figure"] in CHANGES:
-            yield Finding(
-                changed(effect["figure"]), row["model"], row["temperature"], row["tau"], state(value, error), value, error,
-                f"differences on the same texts, from {effect['reference']}", _NOT_SHOWN["change"],
-            )  # fmt: skip
+            basis = f"differences on the same texts, from {effect['reference']}"
+            grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN["change"]}
+            yield finding(row, changed(effect["figure"]), state(value, error), value, error, **grounds)
 
 
 def _measured(row: Row, figure: str, rests_on: str) -> Finding:
-    value = row.get(figure)
-    return Finding(
-        figure, row["model"], row["temperature"], row["tau"], measured(value), value, _error(row, figure),
-        rests_on if value is not None else "",
-    )  # fmt: skip
+    return finding(row, figure, measured(row[figure]), row[figure], _error(row, figure), rests_on=rests_on)
 
 
 def _compared(row: Row, figure: str, rests_on: str) -> Finding:
     value, error = row[figure], _error(row, figure)
-    found = state(value, error)
-    shown = "" if found == "absent" else _NOT_SHOWN[figure]
-    return Finding(figure, row["model"], row["temperature"], row["tau"], found, value, error, rests_on, shown)
+    return finding(row, figure, state(value, error), value, error, rests_on=rests_on, not_shown=_NOT_SHOWN[figure])
 
 
 def _error(row: Row, figure: str) -> float | None:
@@ -81,15 +75,11 @@ def _error(row: Row, figure: str) -> float | None:
 
 
 def _prefixes(row: Row) -> str:
-    if row["prefix_gap"] is None:
-        return ""
     cut = f"cut to {row['prefix_shortest']} and to {row['prefix_longest']} tokens"
-    return f"the same {count(row['prefix_texts'], 'text')} {cut}"
+    return f"the same {count(row['prefix_texts'] or 0, 'text')} {cut}"
 
 
 def _socm_pairs(row: Row) -> str:
-    if row["socm_mean"] is None:
-        return ""
     if row["socm_groups"] is None:
         return f"all pairs of {count(row['socm_texts'], 'text')}"
     return f"{count(row['socm_pairs'], 'pair')} in {row['socm_groups']} groups of texts"
@@ -103,18 +93,15 @@ def _exposures(row: Row, tables: Tables, asked_by: str) -> Iterator[Finding]:
     z = NormalDist().inv_cdf(1 - 0.025 / max(1, len(tested)))
     for r in rows:
         error = r["exposure_se_superpopulation"] if r in tested else None
-        yield Finding(
-            exposed(r["interval"], asked_by), row["model"], row["temperature"], row["tau"],
-            state(r["exposure"], error, 1.0, z), r["exposure"], error,
-            f"the {count(r['k'], 'nearest text')} of {r['queries']:,}, of {count(len(tested), 'length')} tested together",
-            _NOT_SHOWN["exposure"],
-        )  # fmt: skip
+        basis = f"the {count(r['k'], 'nearest text')} of {r['queries']:,}, of {count(len(tested), 'length')} tested together"
+        grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN["exposure"]}
+        name = exposed(r["interval"], asked_by)
+        yield finding(row, name, state(r["exposure"], error, 1.0, z), r["exposure"], error, **grounds)
 
 
 def exposures(tables: Tables, row: Row, asked_by: str) -> list[Row]:
     """The rows of exposure among the most neighbours, by those who ask."""
-    if "exposure" not in tables or (found := of_row(tables["exposure"], row)).is_empty():
-        return []
+    found = of_row(tables["exposure"], row)
     rows: list[Row] = found.filter((pl.col("k") == pl.col("k").max()) & (pl.col("asked_by") == asked_by)).to_dicts()
     return rows
 

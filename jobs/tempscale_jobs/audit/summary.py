@@ -16,6 +16,7 @@ from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, equal_documents, finite_population, within_error
 from tempscale.stats.groups import between_strata, jackknife_error
 from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.audit import findings
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.config.nights import SHARES
 from tempscale_jobs.corpus import shards
@@ -56,6 +57,8 @@ def summarise(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
         layouts = {scope.model.label: scope.texts for scope in audited}
         rankings = [tables[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
         tables["excerpts"] = _excerpts(run, index, layouts, rankings)
+    read = {name: pl.DataFrame(pl.from_arrow(tables[name])) for name in findings.READ}
+    tables["findings"] = findings.decide(read, config.analysis.intervals).table()
     for name, table in tables.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
     _calibrate(run, tables["cosine_histogram"])

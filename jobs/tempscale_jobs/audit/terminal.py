@@ -6,17 +6,19 @@ import datetime
 import os
 from typing import Any
 
+import polars as pl
+
 from tempscale_jobs.audit import verdict
 from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.again import again
-from tempscale_jobs.audit.findings import decide
+from tempscale_jobs.audit.findings import with_findings
 from tempscale_jobs.audit.words import closing_figures, labelled, left_out
 from tempscale_jobs.config.audit import QUICK_START, Analysis
 from tempscale_jobs.config.sections import QUICK_START_CORPUS
 from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.nights.night import verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
-from tempscale_jobs.report.findings import Findings
+from tempscale_jobs.report.findings import Document, Finding, Findings
 from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
@@ -61,19 +63,26 @@ def _whole(record: dict[str, Any]) -> str | None:
     )
 
 
-def as_data(run: Run) -> dict[str, Any]:
-    """The answer for each model, the gate's verdict and the findings, for other programs."""
+def document(run: Run) -> Document:
+    """The answer for each model, the gate's verdict and the findings with their commands, for other programs."""
     record, tables = run.storage.read_json(DONE), load_tables(run.storage)
     edges, judged = record["config"]["analysis"]["intervals"], record["gate"]
-    named, found = labelled(tables, edges), decide(tables, edges)
-    first, named_findings = named["collapse_summary"].unique("model", keep="first", maintain_order=True), named["findings"]
-    answers = {row["model"]: verdict.answer(row, Findings.read(named_findings)) for row in first.to_dicts()}
-    return {
-        "run": masked(run.storage.root),
-        "answers": answers,
-        "gate": {"verdict": judged["verdict"], "failed": judged["failed"], "notes": notes(judged)},
-        "findings": found.as_data(),
-    }
+    tables = with_findings(tables, edges)
+    found, commands = Findings.read(tables["findings"]), dict[Finding, str]()
+    for row in _first(tables):
+        for line in advice(tables, row, record):
+            commands |= {found.at(figure, row): line.command for figure in line.figures if line.command}
+    named = labelled(tables, edges)
+    named_findings = Findings.read(named["findings"])
+    answers = {row["model"]: verdict.answer(row, named_findings) for row in _first(named)}
+    gate = {"verdict": judged["verdict"], "failed": judged["failed"], "notes": notes(judged)}
+    return Document(run.storage.root, answers, found.with_commands(commands), {"gate": gate})
+
+
+def _first(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
+    """Each model's row of collapse_summary at its first temperature."""
+    rows: list[dict[str, Any]] = tables["collapse_summary"].unique("model", keep="first", maintain_order=True).to_dicts()
+    return rows
 
 
 def close(run: Run) -> None:

@@ -6,9 +6,8 @@ from typing import Any
 
 import polars as pl
 
-from tempscale_jobs.audit.findings import changed
 from tempscale_jobs.nights.charts import sparkline
-from tempscale_jobs.report.findings import Finding, Findings
+from tempscale_jobs.report.findings import Finding, Findings, changed
 from tempscale_jobs.report.text import count, estimate, number
 
 Row = dict[str, Any]

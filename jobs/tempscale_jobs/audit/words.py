@@ -9,9 +9,9 @@ from typing import Any
 import polars as pl
 
 from tempscale.stats.enough import EQUAL_DOCUMENTS_FOR_AN_ERROR, GROUPS_FOR_AN_ERROR
-from tempscale_jobs.audit.findings import changed, decide, exposed, exposures, of_row
+from tempscale_jobs.audit.findings import exposed, exposures, of_row, with_findings
 from tempscale_jobs.corpus.rows import mention_rejected
-from tempscale_jobs.report.findings import Findings
+from tempscale_jobs.report.findings import Findings, changed
 from tempscale_jobs.report.text import (
     count,
     encoding,
@@ -36,11 +36,9 @@ Tables = dict[str, pl.DataFrame]
 def labelled(tables: Tables, edges: Sequence[int]) -> Tables:
     """The tables with a short label in place of each temperature and each reference, and with the findings."""
     names = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True))
-    if "findings" not in tables:  # A run of an older version has none.
-        tables = tables | {"findings": pl.DataFrame(pl.from_arrow(decide(tables, edges).table()))}
     return {
         key: table.with_columns(pl.col(c).replace(names) for c in ("temperature", "reference") if c in table.columns)
-        for key, table in tables.items()
+        for key, table in with_findings(tables, edges).items()
     }
 
 
@@ -206,7 +204,7 @@ def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequ
     sentences = []
     for asked_by in ("corpus", "queries"):
         rows = exposures(tables, row, asked_by)
-        unfair = {r["interval"] for r in rows if found.at(exposed(r["interval"], asked_by), row).state in ("up", "down")}
+        unfair = {r["interval"] for r in rows if found.at(exposed(r["interval"], asked_by), row).is_beyond_noise}
         unfair_rows = [r for r in rows if r["interval"] in unfair]
         if not rows:
             continue
@@ -286,7 +284,7 @@ def _effect(reference: dict[str, Any], row: dict[str, Any], found: Findings) -> 
         ("cosine_mean", "mean cosine"), ("socm_mean", "mean SOCM"),
     ):  # fmt: skip
         change = found.at(changed(figure), row)
-        if change.state in ("up", "down"):
+        if change.is_beyond_noise:
             by_state["moved"].append(f"{label} by {change}")
         elif change.state != "absent":
             by_state[change.state].append(label)

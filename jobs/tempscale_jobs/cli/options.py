@@ -46,9 +46,8 @@ PLAN = _parameter(
 )  # fmt: skip
 
 
-JSON = _parameter(
-    "as_json", bool, option("The run", "Print the verdict and the findings as JSON instead of tables.", "--json"), False
-)
+AS_JSON = option("The run", "Print the verdict and the findings as JSON instead of tables.", "--json")
+JSON = _parameter("as_json", bool, AS_JSON, False)
 """For continuous integration and orchestrators."""
 
 

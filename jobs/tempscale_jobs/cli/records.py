@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tempscale_jobs.cli.options import argument, option
+from tempscale_jobs.cli.options import AS_JSON, argument, option
 from tempscale_jobs.cli.start import answered
 
 app = typer.Typer()
@@ -144,6 +144,7 @@ def history(
         int | None, option("The run", "prune: nights whose embeddings stay.", metavar="N", min=1, max=_MOST)
     ] = None,
     last: Annotated[int, option("The run", "How many nights to print.", metavar="N", min=1, max=_MOST)] = 30,
+    as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Print and draw the record of nights; accept a run as baseline; remove old nights' embeddings."""
     from tempscale_jobs.errors import UsageError
@@ -152,7 +153,9 @@ def history(
         raise UsageError("--prune and --keep N belong together: tempscale history FOLDER --prune --keep 7")
     if prune and accept is not None:
         raise UsageError("--accept and --prune are two things; do one after the other")
-    from tempscale_jobs.nights import night, page, record
+    if as_json and (prune or accept is not None):
+        raise UsageError("--json prints the record; leave it out with --accept and --prune")
+    from tempscale_jobs.nights import night, page, record, terminal
     from tempscale_jobs.report.screen import print_table, screen
     from tempscale_jobs.runs.storage import Storage
     from tempscale_jobs.urls import masked
@@ -171,6 +174,9 @@ def history(
         _say(sentence)
     if nights.is_empty():
         raise UsageError(f"the record in '{masked(storage.root)}' holds no run that can be read")
+    if as_json:
+        print(terminal.document_of_nights(storage.root, nights).as_json())
+        return
     print_table(screen(), page.heads(), page.table(nights, last))
     for line in page.reasons(nights, last):
         screen().print(line, highlight=False, soft_wrap=True, markup=False)
@@ -189,18 +195,25 @@ def compare(
     run_a: Annotated[str, argument("RUN_A", "The folder of a finished audit.")],
     run_b: Annotated[str, argument("RUN_B", "The folder of another one, later.")],
     out: Annotated[str | None, option("The run", "Also write what was found as Parquet tables.", metavar="DIR")] = None,
+    as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Say what changed from one audit to another, whether beyond noise, and what moved it.
 
     The model, the temperature or the corpus; which lengths; and the texts that moved most.
     """
     from tempscale_jobs.nights import compare as comparing
+    from tempscale_jobs.nights import terminal
     from tempscale_jobs.nights import words as sentences
     from tempscale_jobs.report.screen import Screen, print_table, screen
     from tempscale_jobs.urls import masked
 
     with Screen(stderr=True).status("comparing"):
         comparison = comparing.compare(run_a, run_b)
+    if out is not None:
+        comparison.write(out)
+    if as_json:
+        print(terminal.document_of_comparison(comparison).as_json())
+        return
     paper = screen()
     for line in sentences.sentences(comparison):
         paper.print(f"• {line}", highlight=False, soft_wrap=True, markup=False)
@@ -213,7 +226,6 @@ def compare(
             if lines:
                 print_table(paper, heads if len(comparison.pairs) == 1 else (f"{name}: {heads[0]}", *heads[1:]), lines)
     if out is not None:
-        comparison.write(out)
         paper.print(f"\ntables  {masked(out)}/", highlight=False, soft_wrap=True, markup=False)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tempscale_jobs.cli.options import CONFIG, HELP_ALL, JSON, PLAN, RESUME, ManyOptions, configured
-from tempscale_jobs.cli.start import EXIT_CODES, NO_GATE, addresses, begun
+from tempscale_jobs.cli.start import EXIT_CODES, NO_GATE, addresses, begun, print_as_json
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.correct import CorrectConfig
 from tempscale_jobs.config.diagnose import DiagnoseConfig
@@ -60,12 +60,7 @@ def audit(config: AuditConfig, console: Console, resume: bool, plan: bool, as_js
         judged = run.storage.read_json(DONE)["gate"]
         journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"], *notes(judged)])
     if as_json:
-        import json
-
-        from tempscale_jobs.audit.terminal import as_data
-        from tempscale_jobs.runs.sealed import shown
-
-        print(shown(json.dumps(as_data(run), ensure_ascii=False, indent=2)))
+        print_as_json("audit", run)
     elif config.execution.log_format == "text":
         from tempscale_jobs.audit.terminal import close
 
@@ -81,8 +76,8 @@ def audit(config: AuditConfig, console: Console, resume: bool, plan: bool, as_js
     + "  tempscale pairs --pairs mined.jsonl.gz --column-a query --column-b negatives --out runs/negatives\n\n"
     + "  tempscale pairs --pairs sts.parquet --column-a sentence1 --column-b sentence2 --tau 1.0 --paper",
 )
-@configured(PairsConfig, RESUME)
-def pairs(config: PairsConfig, console: Console, resume: bool) -> int:
+@configured(PairsConfig, RESUME, JSON)
+def pairs(config: PairsConfig, console: Console, resume: bool, as_json: bool = False) -> int:
     """Measure second-order collapse (d_μ, d_Σ, SOCM) of explicit pairs of texts, under each temperature.
 
     Where a column holds lists, such as a query's hard negatives, each text of a list makes a pair.
@@ -93,7 +88,9 @@ def pairs(config: PairsConfig, console: Console, resume: bool) -> int:
         from tempscale_jobs.pairs.run import pairs as run_pairs
 
         run = run_pairs(config, journal, fresh=not resume)
-    if config.execution.log_format == "text":
+    if as_json:
+        print_as_json("pairs", run)
+    elif config.execution.log_format == "text":
         from tempscale_jobs.pairs.summary import close_pairs
 
         close_pairs(run)
@@ -107,8 +104,8 @@ def pairs(config: PairsConfig, console: Console, resume: bool) -> int:
     + "  tempscale diagnose                                200 docstrings by length, all-MiniLM, τ 1.0 and 0.8\n\n"
     + "  tempscale diagnose --corpus docs.parquet --model ./tuned --model ./backbone --texts 400 --out runs/why",
 )
-@configured(DiagnoseConfig, RESUME)
-def diagnose(config: DiagnoseConfig, console: Console, resume: bool) -> int:
+@configured(DiagnoseConfig, RESUME, JSON)
+def diagnose(config: DiagnoseConfig, console: Console, resume: bool, as_json: bool = False) -> int:
     """Look inside: attention as a filter (σ_a, σ_s), and what each layer does to the tokens of a text (HC, λ, ρ, r, C).
 
     A sample of texts, as many from each length interval as there are, runs through each model under each temperature.
@@ -117,7 +114,9 @@ def diagnose(config: DiagnoseConfig, console: Console, resume: bool) -> int:
         from tempscale_jobs.diagnose.run import diagnose as run_diagnose
 
         run = run_diagnose(config, journal, fresh=not resume)
-    if config.execution.log_format == "text":
+    if as_json:
+        print_as_json("diagnose", run)
+    elif config.execution.log_format == "text":
         from tempscale_jobs.diagnose.report import close_diagnose
 
         close_diagnose(run)
@@ -134,8 +133,8 @@ def diagnose(config: DiagnoseConfig, console: Console, resume: bool) -> int:
     + "  tempscale evaluate --task classification:reviews.parquet --texts-per-interval 500 --windows\n\n"
     + "  tempscale evaluate tasks.toml --role-grid",
 )
-@configured(EvaluateConfig, CONFIG, RESUME)
-def evaluate(config: EvaluateConfig, console: Console, resume: bool) -> int:
+@configured(EvaluateConfig, CONFIG, RESUME, JSON)
+def evaluate(config: EvaluateConfig, console: Console, resume: bool, as_json: bool = False) -> int:
     """Score a model under each temperature on MTEB tasks, by name or of your own data, and say where it helps.
 
     A cell is a model, a temperature and a task; those that are there are not scored again.
@@ -144,7 +143,9 @@ def evaluate(config: EvaluateConfig, console: Console, resume: bool) -> int:
         from tempscale_jobs.evaluate.run import evaluate as run_evaluate
 
         run = run_evaluate(config, journal, fresh=not resume)
-    if config.execution.log_format == "text":
+    if as_json:
+        print_as_json("evaluate", run)
+    elif config.execution.log_format == "text":
         from tempscale_jobs.evaluate.report import close_evaluate
 
         close_evaluate(run)
@@ -159,8 +160,8 @@ def evaluate(config: EvaluateConfig, console: Console, resume: bool) -> int:
     + "  tempscale tune --task retrieval:mine/ --model ./tuned\n\n"
     + "  tempscale tune --task SciFact --tau 1.0 --tau 0.9 --tau 0.8 --no-layers",
 )
-@configured(TuneConfig, CONFIG, RESUME)
-def tune(config: TuneConfig, console: Console, resume: bool) -> int:
+@configured(TuneConfig, CONFIG, RESUME, JSON)
+def tune(config: TuneConfig, console: Console, resume: bool, as_json: bool = False) -> int:
     """Choose a temperature for a model and say why, or to leave it at 1: nothing is chosen that does not beat noise.
 
     With tasks: by their scores on one half of the items, reported on the other. Without: by prefix gap and exposure.
@@ -169,7 +170,9 @@ def tune(config: TuneConfig, console: Console, resume: bool) -> int:
         from tempscale_jobs.tune.run import tune as run_tune
 
         run = run_tune(config, journal, fresh=not resume)
-    if config.execution.log_format == "text":
+    if as_json:
+        print_as_json("tune", run)
+    elif config.execution.log_format == "text":
         from tempscale_jobs.tune.report import close_tune
 
         close_tune(run)
@@ -183,8 +186,8 @@ def tune(config: TuneConfig, console: Console, resume: bool) -> int:
     + "  tempscale correct --embeddings vectors.parquet --length-column tokens --correction t/corrections/length.json\n\n"
     + "  tempscale correct --embeddings asked.parquet --side queries --correction t/corrections/length.json --out asked/",
 )
-@configured(CorrectConfig, RESUME)
-def correct(config: CorrectConfig, console: Console, resume: bool) -> int:
+@configured(CorrectConfig, RESUME, JSON)
+def correct(config: CorrectConfig, console: Console, resume: bool, as_json: bool = False) -> int:
     """Apply a correction that tempscale tune fitted to a table of embeddings; no text is embedded again.
 
     Corrected rows are left in vectors/ of the run folder, Parquet in the order of the table, with all its other columns.
@@ -193,5 +196,7 @@ def correct(config: CorrectConfig, console: Console, resume: bool) -> int:
     with begun(config, config.embeddings.source, console) as journal:
         from tempscale_jobs.correct.run import correct as run_correct
 
-        run_correct(config, journal, fresh=not resume)
+        run = run_correct(config, journal, fresh=not resume)
+    if as_json:
+        print_as_json("correct", run)
     return 0

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tempscale_jobs.config.command import Command
+    from tempscale_jobs.runs.folder import Run
     from tempscale_jobs.runs.journal import Journal
 
 EXIT_CODES = (
@@ -100,6 +101,13 @@ def answer(command: Callable[[Console], int | None]) -> None:
         code = 3
     if code:
         raise typer.Exit(code)
+
+
+def print_as_json(command: str, run: Run) -> None:
+    """Print what a finished run of a command found as one JSON document."""
+    from importlib import import_module
+
+    print(import_module(f"tempscale_jobs.{command}.terminal").document(run).as_json())
 
 
 def _note(error: Exception, out: str) -> None:

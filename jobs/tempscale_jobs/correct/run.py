@@ -11,7 +11,7 @@ from tempscale_jobs.config.correct import CorrectConfig
 from tempscale_jobs.config.fitted import Saved
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.rows import check_rejected, most_frequent
-from tempscale_jobs.correct import units
+from tempscale_jobs.correct import findings, units
 from tempscale_jobs.errors import Changed, UsageError
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.runs.folder import PLANNED, Run
@@ -68,10 +68,10 @@ def _correct_all(config: CorrectConfig, life: Lifecycle, saved: Saved, journal: 
             )
         lost = f"; {facts['rejected']:,} rows rejected" if facts["rejected"] else ""
         stage.note = f"{facts['corrected']:,} {config.side}{lost}"
-    life.record(
-        command=config.command, embeddings={"source_state": state} | facts,
-        correction={"name": saved.correction.canonical, "sha256": saved.correction.digest},
-    )  # fmt: skip
+    fitted = {"name": saved.correction.canonical, "sha256": saved.correction.digest}
+    fitted |= {"model": saved.model.get("name", "given"), "temperature": saved.model.get("temperature", "1.0")}
+    record = life.record(command=config.command, embeddings={"source_state": state} | facts, correction=fitted)
+    run.storage.write_table("tables/findings.parquet", findings.decide(record).table())
 
 
 def _check(config: CorrectConfig, saved: Saved) -> None:

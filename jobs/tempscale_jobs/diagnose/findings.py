@@ -1,19 +1,22 @@
-"""The rows of the table `findings`: single numbers with errors, from the layers and embeddings of the chosen texts."""
+"""What a diagnosis found: single numbers with errors, from layers and embeddings of the chosen texts, and their states."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from scipy.special import stdtrit
 
 from tempscale.collapse.length import mean_cosines
 from tempscale.stats.enough import VALUES_FOR_A_SENTENCE, VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, within_error
 from tempscale_jobs.diagnose import versions
+from tempscale_jobs.report.findings import Finding, Findings, State, changed, finding, measured, state
+from tempscale_jobs.report.text import count
 from tempscale_jobs.tables.columns import finite
 
 
@@ -33,10 +36,66 @@ class Looked(NamedTuple):
 
 LAYERS = ("last", "all")
 """Over which layers σ_a is averaged: the last one, as in print, or all."""
+_FIGURES = {
+    "length": "{} by length", "temperature": changed("{}"), "versions": "{} by version",
+    "versions_cosine": "cosine by version", "model": "within_cosine against the first model",
+}  # fmt: skip
+_RESTS_ON = {
+    "length": "{} of the shortest and of the longest interval", "temperature": "the same {} under the first temperature",
+    "versions": "{}, each by its shortest and its longest version", "model": "the same {} in the first model",
+}  # fmt: skip
+_NOT_SHOWN = {
+    "length": "that length is the cause: texts of other lengths are other texts",
+    "temperature": "that search becomes better or worse",
+}
+
+
+def figure(row: Mapping[str, Any]) -> str:
+    """The figure of a row of `diagnose_findings`; an older version had σ_a of all layers only, and named none."""
+    return _FIGURES[row["finding"]].format("sigma_a_last" if row["layers"] == "last" else "sigma_a")
+
+
+def decide(tables: Mapping[str, pl.DataFrame]) -> Findings:
+    """The findings of a diagnosis, from its tables."""
+    return Findings([*_differences(tables["diagnose_findings"]), *_assumptions(tables)])
+
+
+def _differences(table: pl.DataFrame) -> Iterator[Finding]:
+    for (_,), rows in table.group_by("model", maintain_order=True):
+        for row in rows.to_dicts():
+            kind = row["finding"].partition("_")[0]
+            if kind == "temperature" and row["temperature"] == rows["temperature"][0]:
+                continue
+            basis = _RESTS_ON[kind].format(count(row["texts"], "document" if kind == "versions" else "text"))
+            grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN.get(kind, "")}
+            yield finding(row, figure(row), _state(row), row["change"], row["change_se"], **grounds)
+
+
+def _state(row: Mapping[str, Any]) -> State:
+    """Whether a difference is more than noise, by Student's t over its texts or documents."""
+    n = row["texts"]
+    if n < VALUES_FOR_A_SENTENCE:
+        return state(row["change"], None)
+    freedom = max(1, n - (2 if row["finding"] == "length" else 1))
+    return state(row["change"], row["change_se"], z=float(stdtrit(freedom, 0.975)))
+
+
+def _assumptions(tables: Mapping[str, pl.DataFrame]) -> Iterator[Finding]:
+    """How far the papers' theorems and assumptions hold here."""
+    keys, exceeded = ("model", "temperature", "tau"), pl.col("sigma_a") > pl.col("sigma_a_bound")
+    heads = tables["heads"].group_by(keys, maintain_order=True)
+    bounds = heads.agg(pl.col("thm2_ratio").max(), exceeded.mean().alias("over_bound_share"), pl.len().alias("rows"))
+    for row in bounds.to_dicts():
+        for name in ("thm2_ratio", "over_bound_share"):
+            rests_on = f"{row['rows']:,} heads of texts and layers"
+            yield finding(row, name, measured(row[name]), row[name], rests_on=rests_on)
+    for row in tables["equal_norms"].to_dicts() if "equal_norms" in tables else ():  # An older version has none.
+        for name, error in (("norm_variation_mean", row["norm_variation_se"]), ("agree_share", None)):
+            yield finding(row, name, measured(row[name]), row[name], error, rests_on=count(row["texts"], "text"))
 
 
 def rows(own: Looked, first: Looked, base: Looked, document_of: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The findings of one model under one temperature, against its first temperature and the first model (`base`)."""
+    """The rows of `diagnose_findings` of one model and temperature, against its first one and the first model (`base`)."""
     pairs = versions.shortest_and_longest(document_of, dict(own.seen.select("text_id", "tokens").iter_rows()))
     findings = []
     for layers in LAYERS:

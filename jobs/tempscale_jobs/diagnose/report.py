@@ -10,6 +10,8 @@ from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.diagnose import charts as figures
 from tempscale_jobs.diagnose import versions
 from tempscale_jobs.diagnose import words as sentences
+from tempscale_jobs.diagnose.findings import decide
+from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import interval_name, labels, with_error
@@ -32,7 +34,7 @@ def close_diagnose(run: Run) -> None:
     """Print the main findings and the folder of report and tables on standard output."""
     console = Screen()
     tables = load_tables(run.storage)
-    findings = tables["findings"]
+    findings = tables["diagnose_findings"]
     names = labels(findings["temperature"].unique(maintain_order=True))
     for model in findings["model"].unique(maintain_order=True):
         mine = findings.filter(pl.col("model") == model)
@@ -102,6 +104,7 @@ def _names(tables: dict[str, pl.DataFrame]) -> dict[str, str]:
 def _labelled(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """The tables with a short label in place of each temperature."""
     names = _names(tables)
+    tables = tables | {"findings": (Findings.stored(tables) or decide(tables)).frame()}
     return {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
 
 
@@ -114,7 +117,7 @@ def _side_by_side(tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
     return {
         "id": "all",
         "charts": {"together": figures.together(summary)},
-        "sentences": sentences.of_models(tables["findings"], models[0]),
+        "sentences": sentences.of_models(tables, models[0]),
         "texts": int(last["texts"][0]),
         "rows": [
             {"model": row["model"], "temperature": row["temperature"]}

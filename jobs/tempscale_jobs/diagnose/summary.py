@@ -73,6 +73,8 @@ def summarise(
             for table, table_rows in rows:
                 table_parts.setdefault(table.name, []).append(table.build_rows([key | row for row in table_rows]))
     tables = {name: pa.concat_tables(parts) for name, parts in table_parts.items()}
+    frames = {name: pl.DataFrame(pl.from_arrow(tables[name])) for name in (FINDINGS.name, HEADS.name, EQUAL_NORMS.name)}
+    tables["findings"] = findings.decide(frames).table()
     for name, table in tables.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
     return tables

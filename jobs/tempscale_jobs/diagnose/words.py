@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
-from scipy.special import stdtrit
 
 from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
+from tempscale_jobs.diagnose.findings import figure
+from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import count, interval_name, share, with_error
 
-Told = Literal["rises", "falls", "noise", "unknown"]
 _OVER = {"last": "σ_a of the last layer", "all": "the mean of σ_a over all layers", None: "σ_a"}
 _UNKNOWN = "there are too few to tell"
 
 
-def direction(row: dict[str, Any]) -> Told:
-    """The direction of a finding, if it is more than noise at 95 % by Student's t over its texts or documents."""
-    change, error, n = row["change"], row["change_se"], row["texts"]
-    if change is None or error is None or n < VALUES_FOR_A_SENTENCE:
-        return "unknown"
-    if abs(change) <= stdtrit(max(1, n - (2 if row["finding"] == "length" else 1)), 0.975) * error:
-        return "noise"
-    return "rises" if change > 0 else "falls"
+_MOVES = {"up": "rises", "down": "falls", "noise": "noise"}
+
+
+def _with_directions(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
+    """The rows of `diagnose_findings`, each with the direction of its finding: `rises`, `falls`, `noise` or `unknown`."""
+    found = Findings.read(tables["findings"])
+    return [
+        row | {"direction": _MOVES.get(found.at(figure(row), row).state, "unknown")}
+        for row in tables["diagnose_findings"].to_dicts()
+    ]
 
 
 def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges: Sequence[int]) -> list[str]:
@@ -32,7 +34,7 @@ def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges:
     Each of `bounds` has `worst`, the largest ratio to Theorem 2's bound, `broken`, the number of ratios above 1, and
     `over`, the share of σ_a above Theorem 3's curve.
     """
-    sentences, rows = [], mine["findings"].to_dicts()
+    sentences, rows = [], _with_directions(mine)
     every = {(row["finding"], row["temperature"]): row for row in rows if row["layers"] == "all"}
     last = {(row["finding"], row["temperature"]) for row in rows if row["layers"] == "last"}
     for row in rows:
@@ -53,11 +55,13 @@ def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges:
     return sentences + [f"{row['temperature']}: {sentence}." for row in norms if (sentence := _equal_norms(row))]
 
 
-def of_models(findings: pl.DataFrame, first: str) -> list[str]:
+def of_models(tables: dict[str, pl.DataFrame], first: str) -> list[str]:
     """One sentence per model and temperature on the difference from the first model."""
     sentences = []
-    for row in findings.filter(pl.col("finding") == "model").to_dicts():
-        change, verdict = with_error(row["change"], row["change_se"]), direction(row)
+    for row in _with_directions(tables):
+        if row["finding"] != "model":
+            continue
+        change, verdict = with_error(row["change"], row["change_se"]), row["direction"]
         if verdict in ("rises", "falls"):
             more, sign = ("more", "+") if verdict == "rises" else ("less", "")
             says = f"after the last layer the tokens of a text are {more} alike in {row['model']} than in {first}"
@@ -76,7 +80,7 @@ def _length(row: dict[str, Any], spectrum: pl.DataFrame, edges: Sequence[int]) -
     known = (pl.col("temperature") == row["temperature"]) & (pl.col("texts") >= VALUES_FOR_A_SENTENCE)
     intervals = spectrum.filter(known).sort("interval")
     short, long = (interval_name(int(intervals["interval"][k]), edges) for k in (0, -1))
-    change, verdict = with_error(row["change"], row["change_se"]), direction(row)
+    change, verdict = with_error(row["change"], row["change_se"]), row["direction"]
     if verdict in ("noise", "unknown"):
         says = f"it is not known whether {name} changes with length: {change} from {short} to {long} tokens"
         return f"{says}; more texts would tell"
@@ -88,7 +92,7 @@ def _length(row: dict[str, Any], spectrum: pl.DataFrame, edges: Sequence[int]) -
 def _temperature(row: dict[str, Any], first: dict[str, Any]) -> str | None:
     if row["temperature"] == first["temperature"]:
         return None
-    change, verdict, texts = with_error(row["change"], row["change_se"]), direction(row), count(row["texts"], "text")
+    change, verdict, texts = with_error(row["change"], row["change_se"]), row["direction"], count(row["texts"], "text")
     name, where = _OVER[row["layers"]], f"against {first['temperature']} on the same {texts}"
     if verdict in ("noise", "unknown"):
         return f"{name} moves by {change} {where}: {_UNKNOWN if verdict == 'unknown' else 'no more than noise'}"
@@ -111,7 +115,7 @@ def _versions_cosine(row: dict[str, Any]) -> str:
 
 
 def _of_versions(row: dict[str, Any], name: str, rises: str, falls: str) -> str:
-    change, verdict = with_error(row["change"], row["change_se"]), direction(row)
+    change, verdict = with_error(row["change"], row["change_se"]), row["direction"]
     where = f"from the shortest to the longest version of the same {count(row['texts'], 'document')}"
     if verdict in ("noise", "unknown"):
         return f"{name} moves by {change} {where}: {'no more than noise' if verdict == 'noise' else _UNKNOWN}"
@@ -122,7 +126,7 @@ def _beside(row: dict[str, Any]) -> str:
     """What the mean over all layers does, behind what the last layer does; empty where nothing is known of it."""
     if row["change"] is None:
         return ""
-    change, verdict = with_error(row["change"], row["change_se"]), direction(row)
+    change, verdict = with_error(row["change"], row["change_se"]), row["direction"]
     if verdict in ("noise", "unknown"):
         return f"; {_OVER['all']} moves by {change}: {'no more than noise' if verdict == 'noise' else _UNKNOWN}"
     return f"; {_OVER['all']} {verdict} by {change.lstrip('−')}"

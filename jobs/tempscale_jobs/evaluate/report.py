@@ -9,6 +9,8 @@ import polars as pl
 from tempscale_jobs.evaluate import charts as figures
 from tempscale_jobs.evaluate import words as sentences
 from tempscale_jobs.evaluate.charts import named
+from tempscale_jobs.evaluate.findings import decide
+from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import interval_name, labels, number, with_error
@@ -62,6 +64,7 @@ def of_models(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[dict
 
 def _labelled(tables: dict[str, pl.DataFrame], names: dict[str, str]) -> dict[str, pl.DataFrame]:
     """The tables of a page, with labels in place of temperatures and tasks."""
+    tables = tables | {"findings": (Findings.stored(tables) or decide(tables)).frame()}
     labelled = {key: table for key, table in tables.items() if key not in ("evaluation_items", "evaluation_relevant")}
     labelled = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in labelled.items()}
     return {key: figures.named(table) if "split" in table.columns else table for key, table in labelled.items()}

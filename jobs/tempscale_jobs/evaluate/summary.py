@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from tempscale.stats import paired
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.evaluate import analyses
+from tempscale_jobs.evaluate import analyses, findings
 from tempscale_jobs.evaluate.tasks import Evaluation, RunTask, folder
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables.columns import SCHEMA_VERSION, Table
@@ -118,6 +118,10 @@ def summarise(
     tables = {table.name: table.build_rows(rows[table]) for table in TABLES if table not in (ITEMS, RELEVANT)}
     tables |= {table.name: _joined(run, table, cells) for table in (ITEMS, RELEVANT)}
     tables = {name: table for name, table in tables.items() if len(table) or name == EVALUATION.name}
+    frames = {
+        name: pl.DataFrame(pl.from_arrow(table)) for name, table in tables.items() if name not in (ITEMS.name, RELEVANT.name)
+    }
+    tables["findings"] = findings.decide(frames).table()
     for table in TABLES:  # Remove tables of an earlier, incomplete attempt.
         if table.name not in tables:
             run.storage.remove(f"tables/{table.name}.parquet")

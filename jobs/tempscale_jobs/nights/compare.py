@@ -16,7 +16,9 @@ from tempscale.stats.errors import documents_error, within_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.nights import WITH_ERRORS
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.nights.findings import of_comparison
 from tempscale_jobs.nights.gate import ENDS, standard_error
+from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.runs.folder import finished, place
 from tempscale_jobs.runs.inventory import results
 from tempscale_jobs.runs.storage import Storage
@@ -73,16 +75,18 @@ class Compared:
     figures: pl.DataFrame
     intervals: pl.DataFrame
     texts: pl.DataFrame
+    findings: Findings
     changed: list[Row]
     """For each pair, the numbers of texts added, removed and edited; all None where the embeddings are gone."""
 
     def write(self, folder: str) -> None:
-        """Write the three tables to a folder."""
+        """Write the three tables and the findings to a folder."""
         storage = Storage(folder)
         for name, table in (
             ("compared_figures", self.figures), ("compared_intervals", self.intervals), ("compared_texts", self.texts),
         ):  # fmt: skip
             storage.write_table(f"{name}.parquet", table.to_arrow())
+        storage.write_table("findings.parquet", self.findings.table())
 
 
 def compare(folder_a: str, folder_b: str) -> Compared:
@@ -116,7 +120,7 @@ def compare(folder_a: str, folder_b: str) -> Compared:
         pl.DataFrame(pl.from_arrow(table.build_rows(rows)))
         for table, rows in ((COMPARED_FIGURES, figures), (COMPARED_INTERVALS, intervals), (COMPARED_TEXTS, texts))
     ]
-    return Compared(a, b, pairs, built[0], built[1], built[2], changed)
+    return Compared(a, b, pairs, built[0], built[1], built[2], of_comparison(built[0]), changed)
 
 
 def _pairs(rows_a: list[Row], rows_b: list[Row]) -> list[tuple[Row, Row]]:

@@ -7,21 +7,22 @@ from typing import Any
 import polars as pl
 
 from tempscale_jobs.nights.compare import Compared, Row
+from tempscale_jobs.nights.findings import SAME
 from tempscale_jobs.nights.record import changed_settings, measured
-from tempscale_jobs.report.text import beyond_noise, count, interval_name, labels, number, share, with_error
+from tempscale_jobs.report.findings import Finding, changed
+from tempscale_jobs.report.text import count, interval_name, labels, number, share, with_error
 from tempscale_jobs.urls import masked
 
 _TOLD_TEXTS, _TOLD_CELLS = 10, 8
-_SAME = 1e-6
-"""Differences up to this size count as none: processors of different kinds differ in the last digits."""
 
 
 def sentences(found: Compared) -> list[str]:
     """Sentences on the differences between the runs, then on the mean cosine of each model and temperature."""
-    return [*_runs(found), *(line for place in range(len(found.pairs)) for line in _pair(found, place))]
+    return [*of_runs(found), *(line for place in range(len(found.pairs)) for line in of_pair(found, place))]
 
 
-def _runs(compared: Compared) -> list[str]:
+def of_runs(compared: Compared) -> list[str]:
+    """Sentences on the differences between the runs."""
     a, b = compared.a.record, compared.b.record
     lines = [f"A is {_named(compared.a)}, B is {_named(compared.b)}."]
     models = [
@@ -64,7 +65,7 @@ def _named(run: Any) -> str:
     return f"{folder} (run {run.record.get('run', '–')}, begun {run.record['started'][:10]})"
 
 
-def _pair(compared: Compared, place: int) -> list[str]:
+def of_pair(compared: Compared, place: int) -> list[str]:
     """Sentences on the mean cosine of one model and temperature and what changed it."""
     a, b = compared.pairs[place]
     names = labels([a["temperature"], b["temperature"]])
@@ -75,29 +76,29 @@ def _pair(compared: Compared, place: int) -> list[str]:
     at = names[b["temperature"]]
     if a["temperature"] != b["temperature"]:
         at = f"{names[a['temperature']]} in A and {at} in B"
-    moved = f"{b['model']}, {at}: the mean cosine {_moved(cosine)}"
-    lines = [f"{moved}."]
+    change = compared.findings.at(changed("cosine_mean"), b)
+    lines = [f"{b['model']}, {at}: the mean cosine {_moved(cosine, change)}."]
     if cosine["change_same_texts"] is not None:
         lines.append(_same_texts(cosine, a, b))
     cells = _of(compared.intervals, b).to_dicts()
-    if cells and abs(cosine["change"]) > _SAME:
+    if cells and abs(cosine["change"]) > SAME:
         lines.append(_by_length(cells, compared.b.record["config"]["analysis"]["intervals"]))
     return lines
 
 
-def _moved(row: Row) -> str:
-    if abs(row["change"]) <= _SAME:
+def _moved(row: Row, change: Finding) -> str:
+    if abs(row["change"]) <= SAME:
         return f"is the same, {number(row['value_b'])}"
     way = "rose" if row["change"] > 0 else "fell"
-    noise = "" if beyond_noise(row["change"], row["change_se"]) else ", no difference beyond the noise of two corpora"
+    noise = "" if change.is_beyond_noise else ", no difference beyond the noise of two corpora"
     values = f"from {number(row['value_a'])} to {number(row['value_b'])}"
-    return f"{way} {values}, by {with_error(row['change'], row['change_se'])}{noise}"
+    return f"{way} {values}, by {change}{noise}"
 
 
 def _same_texts(row: Row, a: Row, b: Row) -> str:
     same = f"On the {count(row['same_texts'], 'text')} that are unchanged in both runs,"
     others = [what for what, key in (("the model", "fingerprint"), ("the temperature", "temperature")) if a[key] != b[key]]
-    if not others and abs(row["change_same_texts"]) <= _SAME:
+    if not others and abs(row["change_same_texts"]) <= SAME:
         return (
             f"{same} nothing moved: model and temperature are the same, so the whole change comes from texts that were "
             "added, removed or edited."
@@ -148,7 +149,7 @@ def interval_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
     tables, edges = [], found.b.record["config"]["analysis"]["intervals"]
     for _, b in found.pairs:
         cells = _of(found.intervals, b).with_columns((pl.col("by_cosine") + pl.col("by_lengths")).alias("part"))
-        most = cells.filter(pl.col("part").abs() > _SAME).sort(pl.col("part").abs(), descending=True).head(_TOLD_CELLS)
+        most = cells.filter(pl.col("part").abs() > SAME).sort(pl.col("part").abs(), descending=True).head(_TOLD_CELLS)
         lines = [
             [
                 " and ".join(dict.fromkeys(interval_name(row[key], edges) for key in ("interval_a", "interval_b"))),
@@ -167,7 +168,7 @@ def text_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
     tables = []
     for _, b in found.pairs:
         rows = _of(found.texts, b).head(_TOLD_TEXTS).to_dicts()
-        moved = [row for row in rows if abs(row["change"]) > _SAME]
+        moved = [row for row in rows if abs(row["change"]) > SAME]
         lines = [
             [
                 row["text_id"], "edited" if row["edited"] else "the same", f"{row['tokens_a']} → {row['tokens_b']}",

@@ -6,12 +6,14 @@ import math
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
 from tempscale.stats.dyads import dyadic_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.pairs import Value
 from tempscale_jobs.corpus.rows import mention_rejected
+from tempscale_jobs.pairs import findings
 from tempscale_jobs.pairs.chunks import PairIndex
 from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.text import labels, share, with_error
@@ -40,6 +42,7 @@ def summarise(run: Run, value: Value, index: PairIndex) -> dict[str, pa.Table]:
             summaries.append(run.key(model, temperature) | _summary(part, head, first) | value.model_dump())
             before = part.column("socm").to_numpy() if before is None else before
     tables = {"pairs": pa.concat_tables(pairs), "pairs_summary": PAIRS_SUMMARY.build_rows(summaries)}
+    tables["findings"] = findings.decide({"pairs_summary": pl.DataFrame(pl.from_arrow(tables["pairs_summary"]))}).table()
     for name, table in tables.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
     return tables

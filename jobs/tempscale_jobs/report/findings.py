@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
@@ -10,8 +11,10 @@ import pyarrow as pa
 
 from tempscale.stats.errors import Z_95
 from tempscale_jobs.report.text import with_error
+from tempscale_jobs.runs.sealed import shown
 from tempscale_jobs.tables.columns import SCHEMA_VERSION
 from tempscale_jobs.tables.findings import FINDINGS
+from tempscale_jobs.urls import masked
 
 State = Literal["absent", "unknown", "noise", "up", "down", "measured"]
 
@@ -32,15 +35,32 @@ class Finding(NamedTuple):
     rests_on: str = ""
     not_shown: str = ""
     command: str = ""
+    """What to run about it; it names folders of this run, so it is no column of the table."""
 
     @property
     def largest(self) -> float | None:
         """The largest size that the 95 % interval of a difference from 0 holds."""
         return None if self.value is None or self.error is None else abs(self.value) + Z_95 * self.error
 
+    @property
+    def is_beyond_noise(self) -> bool:
+        """Whether the figure differs from what is expected by more than noise."""
+        return self.state in ("up", "down")
+
     def __str__(self) -> str:
         """The figure and the half-width of its 95 % interval."""
         return with_error(self.value, self.error)
+
+
+_STORED = tuple(column.name for column in FINDINGS.columns if column.name in Finding._fields)
+
+
+def finding(
+    row: Mapping[str, Any], figure: str, state: State, value: float | None, error: float | None = None, **grounds: str
+) -> Finding:
+    """The finding of a figure for the model and the temperature of a row; `grounds` are left out of an absent one."""
+    found = Finding(figure, row["model"], row["temperature"], row["tau"], state, value, error)
+    return found if state == "absent" else found._replace(**grounds)
 
 
 def state(value: float | None, error: float | None, expected: float = 0.0, z: float = Z_95) -> State:
@@ -55,6 +75,11 @@ def state(value: float | None, error: float | None, expected: float = 0.0, z: fl
 def measured(value: float | None) -> State:
     """The state of a figure that is compared with nothing."""
     return "absent" if value is None else "measured"
+
+
+def changed(figure: str) -> str:
+    """The name of the finding on the change of a figure."""
+    return f"change of {figure}"
 
 
 class Findings:
@@ -78,12 +103,22 @@ class Findings:
 
     def table(self) -> pa.Table:
         """The table `findings`."""
-        return FINDINGS.build_rows([row._asdict() | {"schema_version": SCHEMA_VERSION} for row in self.rows])
+        version = {"schema_version": SCHEMA_VERSION}
+        return FINDINGS.build_rows([{name: getattr(row, name) for name in _STORED} | version for row in self.rows])
+
+    def frame(self) -> pl.DataFrame:
+        """The table `findings` as `load_tables` gives it."""
+        return pl.DataFrame(pl.from_arrow(self.table()))
 
     @classmethod
     def read(cls, table: pl.DataFrame) -> Findings:
         """The findings of a table."""
-        return cls(Finding(**row) for row in table.select(Finding._fields).to_dicts())
+        return cls(Finding(**row) for row in table.select(_STORED).to_dicts())
+
+    @classmethod
+    def stored(cls, tables: Mapping[str, pl.DataFrame]) -> Findings | None:
+        """The findings of a finished run; None of one that an older version made, which decided none."""
+        return cls.read(tables["findings"]) if "findings" in tables else None
 
     def with_commands(self, commands: Mapping[Finding, str]) -> Findings:
         """The same, with what to run about some of them."""
@@ -92,3 +127,21 @@ class Findings:
     def as_data(self) -> list[dict[str, Any]]:
         """The findings for JSON, without what is empty."""
         return [{key: value for key, value in row._asdict().items() if value not in (None, "")} for row in self.rows]
+
+
+class Document(NamedTuple):
+    """What --json prints of a command."""
+
+    run: str
+    """The folder."""
+    answers: dict[str, str]
+    """The answer of the command, by model."""
+    findings: Findings
+    more: dict[str, Any] | None = None
+    """What only this command has, such as the verdict of the gate."""
+
+    def as_json(self) -> str:
+        """The document, without characters that a terminal obeys and addresses with secrets."""
+        data = {"run": masked(self.run), "answers": self.answers} | (self.more or {})
+        data["findings"] = self.findings.as_data()
+        return shown(json.dumps(data, ensure_ascii=False, indent=2))

@@ -80,11 +80,6 @@ def labels(temperatures: Iterable[str]) -> dict[str, str]:
     return label_of
 
 
-def beyond_noise(value: float, error: float | None) -> bool:
-    """Whether a figure differs from 0 by more than its 95 % error; a figure without an error never does."""
-    return error is not None and abs(value) > Z_95 * error
-
-
 def _fixed(value: float, places: int) -> str:
     text = f"{value:,.{places}f}".replace("-", "−")
     return text if text.strip("−0.,") else text.removeprefix("−")  # No minus before a figure that is rounded to 0.

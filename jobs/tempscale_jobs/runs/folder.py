@@ -21,7 +21,7 @@ from tempscale_jobs.runs import lock
 from tempscale_jobs.runs.provenance import on_this_machine, processor, processors
 from tempscale_jobs.runs.storage import Known, Storage
 from tempscale_jobs.tables.columns import SCHEMA_VERSION
-from tempscale_jobs.tables.finished import completed
+from tempscale_jobs.tables.finished import completed, current_name
 from tempscale_jobs.urls import masked, without_secrets
 
 if TYPE_CHECKING:
@@ -454,9 +454,10 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
 
 
 def load_tables(storage: Storage) -> dict[str, pl.DataFrame]:
-    """The tables of a finished run, by name; columns that an earlier version did not write are null."""
+    """The tables of a finished run, by their names in this version; columns that an earlier one did not write are null."""
     names = [path.removeprefix("tables/").removesuffix(".parquet") for path in storage.list("tables", ".parquet")]
-    return Known({name: load_table(storage, name) for name in names}, lambda name: missing_table(storage, name))
+    tables = dict(_named_table(storage, name) for name in names)
+    return Known(tables, lambda name: missing_table(storage, name))
 
 
 def missing_table(storage: Storage, name: str) -> Damaged:
@@ -467,9 +468,16 @@ def missing_table(storage: Storage, name: str) -> Damaged:
 
 def load_table(storage: Storage, name: str) -> pl.DataFrame:
     """One of these tables; Damaged if it is missing or not what was written."""
+    return _named_table(storage, name)[1]
+
+
+def _named_table(storage: Storage, name: str) -> tuple[str, pl.DataFrame]:
+    """The name of a stored table in this version, and its content."""
     import polars as pl  # Workers never need it.
 
-    return pl.DataFrame(pl.from_arrow(completed(name, storage.read_table(f"tables/{name}.parquet"))))
+    table = storage.read_table(f"tables/{name}.parquet")
+    name = current_name(name, table)
+    return name, pl.DataFrame(pl.from_arrow(completed(name, table)))
 
 
 def dimensions(run: Run, model: Model, temperature: Temperature) -> int:

@@ -117,7 +117,7 @@ LAYER_SUMMARY = Table(
 )
 
 FINDINGS = Table(
-    "findings",
+    "diagnose_findings",
     "what the measurement says of S1's two claims for this model and corpus",
     (
         *KEY,

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tempscale_jobs.tables import audit, diagnose, evaluate, nights, pairs, tune
+from tempscale_jobs.tables import audit, diagnose, evaluate, findings, nights, pairs, tune
 
 _KNOWN = {
     table.name: table
-    for module in (audit, diagnose, evaluate, nights, pairs, tune)
+    for module in (audit, diagnose, evaluate, findings, nights, pairs, tune)
     for table in module.TABLES
 }  # fmt: skip
+
+
+def current_name(name: str, table: pa.Table) -> str:
+    """The name of a table in this version: up to 0.2 `diagnose_findings` was `findings`, which every command has now."""
+    return diagnose.FINDINGS.name if name == findings.FINDINGS.name and "finding" in table.column_names else name
 
 
 def completed(name: str, table: pa.Table) -> pa.Table:

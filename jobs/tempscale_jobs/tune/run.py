@@ -24,7 +24,7 @@ from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.steps import by_length
 from tempscale_jobs.steps.by_length import RECIPE
 from tempscale_jobs.tables.tune import COLLAPSE, EXPOSURE, INTERVALS, SCORES
-from tempscale_jobs.tune import collapse, corrections, layers, scores, words
+from tempscale_jobs.tune import collapse, corrections, findings, layers, scores, words
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers.cluster import check_reachable
 from tempscale_jobs.workers.dispatch import Crew
@@ -80,6 +80,8 @@ def _choose(config: TuneConfig, life: Lifecycle, states: dict[str, Any], journal
     with journal.stage("report on the choice") as stage:
         from tempscale_jobs.tune import report  # What draws it is slow to import, and Ray starts before.
 
+        frames = {name: pl.DataFrame(pl.from_arrow(table)) for name, table in tables.items()}
+        tables["findings"] = findings.decide(frames).table()
         for name, table in tables.items():
             run.storage.write_table(f"tables/{name}.parquet", table)
         chosen = next(t for t in candidates if t.canonical == choice["chosen"])

@@ -2,14 +2,16 @@
 
 import json
 
-import polars as pl
 import pytest
 from command_line import in_process
 from pages import EDGES, tables_of, without_errors
 from whole_run import read_tables
 
-from tempscale_jobs.audit.findings import changed, decide, exposed
-from tempscale_jobs.report.findings import Finding, Findings, state
+from tempscale_jobs.audit.advice import advice
+from tempscale_jobs.audit.findings import decide, exposed
+from tempscale_jobs.report.findings import Finding, Findings, changed, state
+from tempscale_jobs.runs.folder import load_tables
+from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.findings import FINDINGS
 
 
@@ -93,8 +95,8 @@ def test_the_table_gives_the_findings_back():
     table = findings.table()
     assert table.schema.names == [column.name for column in FINDINGS.columns]
     assert len(table) == len(findings.rows) > 20
-    again = Findings.read(pl.DataFrame(pl.from_arrow(table)))
-    assert again.rows == findings.rows
+    assert Findings.stored({"findings": findings.frame()}).rows == findings.rows
+    assert Findings.stored({}) is None  # As of an older version.
     keys = table.select(["figure", "model", "temperature"]).to_pylist()
     assert len({tuple(key.values()) for key in keys}) == len(keys)
 
@@ -118,10 +120,19 @@ def test_a_finished_audit_gives_its_verdict_and_findings_as_json(small_audit, ra
     tables = read_tables(small_audit / "run")
     (model,) = data["answers"]
     told = {(row["figure"], row["temperature"]): row for row in data["findings"]}
+    assert [row | {"command": ""} for row in Findings.stored(tables).as_data()] == [
+        row | {"command": ""} for row in data["findings"]
+    ]
     for row in tables["collapse_summary"].to_dicts():
         for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean"):
             finding = told[figure, row["temperature"]]
             assert finding["value"] == row[figure]
             assert finding["model"] == model == row["model"]
+    storage = Storage(str(small_audit / "run"))
+    stored, record = load_tables(storage), storage.read_json("run.json")
+    lines = advice(stored, stored["collapse_summary"].row(0, named=True), record)
+    for line in lines:
+        assert [told[figure, "1.0"].get("command", "") for figure in line.figures] == [line.command] * len(line.figures)
+    assert any(line.command for line in lines)
     effect = tables["temperature_effect"].filter(figure="collapse_gap").to_dicts()[0]
     assert told[changed("collapse_gap"), effect["temperature"]]["value"] == effect["change"]

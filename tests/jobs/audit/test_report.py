@@ -10,7 +10,7 @@ from pages import EDGES, HOSTILE, RUN, SCHEDULES, Page, rendered, specs_of, tabl
 
 from tempscale_jobs.audit import terminal
 from tempscale_jobs.audit.words import headline, labelled, protocol
-from tempscale_jobs.report.text import beyond_noise, interval_name, labels, number, share, with_error
+from tempscale_jobs.report.text import interval_name, labels, number, share, with_error
 from tempscale_jobs.runs.storage import Storage
 
 pytestmark = pytest.mark.proof
@@ -174,12 +174,6 @@ def test_texts_that_a_model_rejected_are_not_counted_as_analysed():
 # --- numbers and names ------------------------------------------------------------------------------------------------
 
 
-def test_a_figure_without_an_error_is_never_beyond_noise():
-    assert not beyond_noise(5.0, None)
-    assert beyond_noise(0.2, 0.1)
-    assert not beyond_noise(0.195, 0.1)
-
-
 @pytest.mark.parametrize(
     ("shown", "given", "text"),
     [
@@ -286,7 +280,8 @@ def test_schedules_are_named_and_long_ones_written_out_once():
 def test_the_last_words_on_the_screen_are_plain_text(tmp_path, capsys):
     storage = Storage(str(tmp_path / "a[/b]"))
     tables = tables_of(model="[/b]model[red]", taus=SCHEDULES)
-    storage.write_table("tables/collapse_summary.parquet", tables["collapse_summary"].to_arrow())
+    for name, table in tables.items():
+        storage.write_table(f"tables/{name}.parquet", table.to_arrow())
     storage.write_json("run.json", RUN | {"gate": {"verdict": "none"}})
     terminal.close(SimpleNamespace(storage=storage))
     out = capsys.readouterr().out

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from whole_run import corrected, digests, read_record
+from whole_run import checked_json, corrected, digests, read_record
 
 from tempscale.correction.fit import fit
 from tempscale_jobs.config.fitted import load
@@ -104,6 +104,15 @@ def test_rows_are_corrected_in_their_order_and_keep_their_other_columns(folder, 
     assert found["more"].to_list() == [{"a": k} for k in range(ROWS)]
     assert found.columns == ["id", "embedding", "tokens", "more"]
     np.testing.assert_allclose(np.stack(found["embedding"].to_list()), moved(fitted[recipe], table), atol=2e-7)
+
+
+def test_findings_are_printed_as_json(folder, table, fitted):
+    rows, lengths = table
+    replaced(folder, [*rows.tolist()[:29], [1.0]], lengths[:30])
+    data = checked_json("correct", run(folder, fitted["centre"]))
+    values = {row["figure"]: (row["state"], row["value"]) for row in data["findings"]}
+    assert values == {"corrected": ("measured", 29.0), "rejected_share": ("measured", 1 / 30)}
+    assert data["answers"] == {"given": "29 documents corrected, 1 row rejected"}
 
 
 def test_inner_products_are_the_corrected_similarities_by_hand(folder, table, asking, fitted):
@@ -273,7 +282,8 @@ def test_of_several_corrections_the_named_one_is_taken(folder, table, asking, fi
     every = [{"task": "a", "split": "test", "subset": "default"} | fitted["centre"].as_data(),
              {"task": "b", "split": "test", "subset": "default"} | fitted["centre(unit)"].as_data()]  # fmt: skip
     out = run(folder, {"corrections": every}, fitted_on="b/test")
-    assert read_record(out)["correction"] == {"name": "centre(unit)", "sha256": fitted["centre(unit)"].digest}
+    model = {"model": "given", "temperature": "1.0"}  # The file says nothing of one.
+    assert read_record(out)["correction"] == {"name": "centre(unit)", "sha256": fitted["centre(unit)"].digest} | model
     with pytest.raises(UsageError, match="correction"):
         run(folder, {"corrections": every}, fitted_on="a/test")
 

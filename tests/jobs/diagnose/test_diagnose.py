@@ -1,6 +1,7 @@
 """`tempscale diagnose` on a small model: its tables against plain float64 passes through transformers, and their bytes."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,17 @@ import torch
 from by_hand_attention import by_hand
 from pages import specs_of
 from plain_audit import run_alone
-from whole_run import as_lines, diagnosed, digests, documented, read_record, read_report, read_tables
+from whole_run import as_lines, checked_json, diagnosed, digests, documented, read_record, read_report, read_tables
 
 from tempscale import Encoder, attach
 from tempscale.model.tokens import Tokenizer
 from tempscale_jobs.diagnose import repeated, report, sampling
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.report.findings import changed
 from tempscale_jobs.report.text import with_error
 from tempscale_jobs.runs.folder import load_tables
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import findings
 from tempscale_jobs.tables.diagnose import TABLES
 
 EDGES, TAUS, TEXTS = [0, 32, 64], [1.0, 0.7], 19
@@ -188,7 +191,7 @@ def test_the_spectrum_by_length_is_that_of_the_heads(tables, texts, small_model,
 
 @pytest.mark.parametrize(("layers", "end"), [("last", "_last"), ("all", "")])
 def test_findings_are_differences_of_the_texts_own_means(tables, layers, end):
-    heads, findings = tables["heads"], tables["findings"].filter(pl.col("layers") == layers)
+    heads, findings = tables["heads"], tables["diagnose_findings"].filter(pl.col("layers") == layers)
     if layers == "last":
         heads = heads.filter(pl.col("layer") == 1)
     first, other = (
@@ -232,7 +235,7 @@ def test_a_run_of_a_version_without_the_newer_columns_is_still_rendered(finished
     """Last month's run: one σ_a, over all layers, and neither the embedding layer nor the check of norms."""
     newer = [f"{name}_last_{kind}" for name in ("sigma_a", "sigma_s", "sigma_a_bound") for kind in ("mean", "se")]
     (tmp_path / "tables").mkdir()
-    for name in set(tables) - {"equal_norms"}:
+    for name in set(tables) - {"equal_norms", "findings"}:
         table = tables[name]
         if "layers" in table.columns:
             table = table.filter(pl.col("layers") != "last").drop("layers")
@@ -283,7 +286,7 @@ def test_repeated_tokens_are_texts_of_one_token(tables, small_model, tau):
 @pytest.mark.soak
 def test_workers_order_and_a_lost_part_change_no_byte(finished, tmp_path, corpus, small_model):
     before = digests(finished, "tables")
-    assert set(before) == {f"tables/{table.name}.parquet" for table in TABLES}
+    assert set(before) == {f"tables/{table.name}.parquet" for table in (*TABLES, *findings.TABLES)}
     other = tmp_path / "other"
     diagnosed(settings(other, corpus, small_model, workers=3, shuffle_seed=1))
     assert digests(other, "tables") == before
@@ -298,7 +301,7 @@ def test_workers_order_and_a_lost_part_change_no_byte(finished, tmp_path, corpus
 @pytest.mark.words
 def test_the_report_stands_alone_and_says_what_was_found(finished, tables):
     page = read_report(finished)
-    mine = tables["findings"].filter((pl.col("finding") == "temperature") & (pl.col("tau") == 0.7))
+    mine = tables["diagnose_findings"].filter((pl.col("finding") == "temperature") & (pl.col("tau") == 0.7))
     last, every = (mine.filter(pl.col("layers") == layers).to_dicts()[0] for layers in ("last", "all"))
     by = {row["layers"]: with_error(row["change"], row["change_se"]) for row in (last, every)}
     assert f"σ_a of the last layer rises by {by['last']} against τ 1.0 on the same 19 texts" in page
@@ -340,6 +343,28 @@ def test_the_worst_pair_is_that_of_largest_socm_among_the_most_alike(tables, tex
     pairs = sorted(zip(*np.triu_indices(len(ids), 1), strict=True), key=lambda pair: -means[pair[0]] @ means[pair[1]])[:100]
     worst = max(pairs, key=lambda pair: oracles.socm(clouds[pair[0]], clouds[pair[1]]))
     assert set(tables["two_texts"]["text_id"]) == {ids[worst[0]], ids[worst[1]]}
+
+
+def test_findings_are_printed_as_json_and_their_states_are_those_of_the_report(finished, tables):
+    data = checked_json("diagnose", finished)
+    (answer,) = data["answers"].values()
+    (row,) = tables["diagnose_findings"].filter(finding="temperature", layers="last", tau=0.7).to_dicts()
+    (moved,) = (one for one in data["findings"] if one["figure"] == changed("sigma_a_last"))
+    assert (moved["temperature"], moved["value"], moved["error"]) == ("0.7", row["change"], row["change_se"])
+    moves = {"up": "τ 0.7: σ_a of the last layer rises by", "down": "τ 0.7: σ_a of the last layer falls by"}
+    assert moves.get(moved["state"], "no more than noise") in answer
+
+
+def test_a_run_of_0_2_whose_table_had_the_name_of_what_all_commands_have_now_is_rendered(finished, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / "tables" / "diagnose_findings.parquet").rename(run / "tables" / "findings.parquet")
+    (run / "partials" / "inventory.json").unlink()
+    tables, whole = load_tables(Storage(str(run))), load_tables(Storage(str(finished)))
+    assert set(tables) == {*whole} - {"findings"}
+    assert tables["diagnose_findings"].equals(whole["diagnose_findings"])
+    read_report(run)
+    assert (run / "report.html").read_bytes() == (finished / "report.html").read_bytes()
 
 
 def test_a_pair_may_be_named_and_a_wrong_one_is_a_sentence(tmp_path, ray_session, corpus, small_model, texts):

@@ -45,7 +45,7 @@ def test_changes_are_the_same_and_their_errors_are_those_of_documents(runs):
     ids = sorted(both[0])
     by_hand = of_documents([both[1][i] - both[0][i] for i in ids], [document[i] for i in ids])
     chosen = (pl.col("finding") == "temperature") & (pl.col("layers") == "all") & (pl.col("tau") == 0.7)
-    named, unnamed = (found[name]["findings"].filter(chosen).row(0, named=True) for name in ("named", "unnamed"))
+    named, unnamed = (found[name]["diagnose_findings"].filter(chosen).row(0, named=True) for name in ("named", "unnamed"))
     assert named["change"] == unnamed["change"]
     assert named["change_se"] == pytest.approx(by_hand, rel=1e-9)
     assert unnamed["change_se"] != pytest.approx(by_hand, rel=1e-3)
@@ -54,7 +54,7 @@ def test_changes_are_the_same_and_their_errors_are_those_of_documents(runs):
 def test_every_other_error_is_of_documents_too(runs):
     found, _ = runs
     for table, value, error in (
-        ("findings", "change", "change_se"), ("spectrum_by_length", "sigma_a_mean", "sigma_a_se"),
+        ("diagnose_findings", "change", "change_se"), ("spectrum_by_length", "sigma_a_mean", "sigma_a_se"),
         ("spectrum_by_length", "cosine_mean", "cosine_se"), ("layer_summary", "within_cosine_mean", "within_cosine_se"),
         ("equal_norms", "norm_variation_mean", "norm_variation_se"),
     ):  # fmt: skip

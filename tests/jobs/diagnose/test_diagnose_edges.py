@@ -18,11 +18,12 @@ from tempscale.model.tokens import Tokenizer, Tokens
 from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.diagnose import looks, repeated, sampling, two_texts
-from tempscale_jobs.diagnose.words import direction, of_model, of_models
+from tempscale_jobs.diagnose.findings import decide
+from tempscale_jobs.diagnose.words import of_model, of_models
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tables.diagnose import KINDS
+from tempscale_jobs.tables.diagnose import EQUAL_NORMS, HEADS, KINDS
 from tempscale_jobs.workers import actor
 
 pytestmark = pytest.mark.proof
@@ -84,7 +85,7 @@ def test_one_text_and_a_schedule_are_looked_into(tmp_path, ray_session, small_mo
     tables, page = run(tmp_path / "run", texts(1), small_model, [1.0, schedule, {"by_layer": [0.9, 0.8]}])
     assert "two_texts" not in tables
     assert len(tables["map"]) == 0
-    assert set(tables["findings"]["finding"]) == {"length", "temperature"}
+    assert set(tables["diagnose_findings"]["finding"]) == {"length", "temperature"}
     assert "fewer than two length intervals have 5 texts" in page
     assert "± ? against τ 1.0 on the same 1 text" in page
 
@@ -124,10 +125,19 @@ SPECTRUM = [
 BOUNDS = [{"temperature": "τ 1.0", "worst": 0.4, "broken": 0, "over": 0.0}]
 
 
+def tables_of(*rows):
+    """The tables with these rows of `diagnose_findings`."""
+    tables = {table.name: pl.DataFrame(pl.from_arrow(table.schema().empty_table())) for table in (HEADS, EQUAL_NORMS)}
+    tables |= {
+        "diagnose_findings": pl.DataFrame(rows, infer_schema_length=None),
+        "spectrum_by_length": pl.DataFrame(SPECTRUM),
+    }
+    return tables | {"findings": decide(tables).frame()}
+
+
 def told(*rows):
     """The one sentence on these findings, beside a first temperature at which nothing was found."""
-    found = pl.DataFrame([finding("temperature", 0.0, 0.0), *rows], infer_schema_length=None)
-    (sentence,) = of_model({"findings": found, "spectrum_by_length": pl.DataFrame(SPECTRUM)}, BOUNDS, EDGES)
+    (sentence,) = of_model(tables_of(finding("temperature", 0.0, 0.0), *rows), BOUNDS, EDGES)
     assert sentence.startswith(f"{rows[0]['temperature']}: ")
     return sentence
 
@@ -177,8 +187,11 @@ def test_the_mean_over_layers_is_told_beside_the_last_layer(change, beside):
 
 
 def test_theorems_that_do_not_hold_are_told():
-    mine = {"findings": pl.DataFrame([finding("temperature", 0.0, 0.0)]), "spectrum_by_length": pl.DataFrame(SPECTRUM)}
-    found = of_model(mine, [{"temperature": "τ 0.8", "worst": 1.2, "broken": 3, "over": 0.25}], EDGES)
+    found = of_model(
+        tables_of(finding("temperature", 0.0, 0.0)),
+        [{"temperature": "τ 0.8", "worst": 1.2, "broken": 3, "over": 0.25}],
+        EDGES,
+    )
     expected = ("Theorem 2", "3 heads", "1.2000"), ("Theorem 3", "25.0 %", "32–63, 64+ tokens")
     for sentence, parts in zip(found, expected, strict=True):
         assert all(part in sentence for part in ("τ 0.8: ", *parts))
@@ -186,19 +199,13 @@ def test_theorems_that_do_not_hold_are_told():
 
 def test_models_are_told_apart_which_way():
     rows = [finding("model", change, 0.1, model=name) for name, change in (("b", 0.5), ("c", -0.5), ("d", 0.1))]
-    found = of_models(pl.DataFrame([*rows, finding("model", 0.5, None, 1, model="e")]), "a")
+    found = of_models(tables_of(*rows, finding("model", 0.5, None, 1, model="e")), "a")
     expected = (
         ("more alike in b than in a", "+0.50 ± 0.20"), ("less alike in c than in a", "−0.50 ± 0.20"),
         ("of d and a", "no difference beyond noise"), ("of e and a", "0.5 ± ?"),
     )  # fmt: skip
     for sentence, parts in zip(found, expected, strict=True):
         assert all(part in sentence for part in ("τ 1.0: ", *parts))
-
-
-def test_few_texts_need_more_than_a_normal_quantile():
-    assert direction(finding("versions", 2.2, 1.0, 200)) == "rises"
-    assert direction(finding("versions", 2.2, 1.0, 6)) == "noise"
-    assert direction(finding("versions", 9.0, 1.0, 3)) == "unknown"
 
 
 def test_a_text_that_does_not_tokenise_is_rejected_and_the_others_are_counted(tmp_path, monkeypatch):

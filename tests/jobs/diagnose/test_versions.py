@@ -94,12 +94,12 @@ def test_findings_hold_the_content_and_are_those_of_a_plain_pass(tables, rows, s
         heads = mine["heads"].filter((pl.col("layer") == pl.col("layer").max()) | pl.lit(layers == "all"))
         sigma = dict(heads.group_by("text_id").agg(pl.col("sigma_a").mean()).iter_rows())
         moved = np.array([sigma[f"{k}-400"] - sigma[f"{k}-60"] for k in documents])
-        found = {row["finding"]: row for row in mine["findings"].filter(pl.col("layers") == layers).to_dicts()}
+        found = {row["finding"]: row for row in mine["diagnose_findings"].filter(pl.col("layers") == layers).to_dicts()}
         assert set(found) - {"length"} == {"temperature", "versions"}
         assert found["versions"]["texts"] == n
         assert found["versions"]["change"] == pytest.approx(moved.mean(), rel=1e-9)
         assert found["versions"]["change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(n), rel=1e-9)
-    found = {row["finding"]: row for row in mine["findings"].to_dicts()}
+    found = {row["finding"]: row for row in mine["diagnose_findings"].to_dicts()}
     encoder = Encoder.load(small_model, temperature=tau, device="cpu", max_length=96)
     of_sizes = (encoder.encode([texts[f"{k}-{size}"] for k in documents]).embeddings.double().numpy() for size in (60, 400))
     short, long = (((vectors @ vectors.T).sum(1) - 1) / (n - 1) for vectors in of_sizes)
@@ -118,7 +118,7 @@ def test_models_are_compared_on_the_same_texts(tables, tau):
         for model, layer in ((first, 1), (second, 2))
     )
     moved = other - one
-    (row,) = tables["findings"].filter((pl.col("finding") == "model") & (pl.col("tau") == tau)).to_dicts()
+    (row,) = tables["diagnose_findings"].filter((pl.col("finding") == "model") & (pl.col("tau") == tau)).to_dicts()
     assert row["model"] == second
     assert row["change"] == pytest.approx(moved.mean(), rel=1e-9)
     assert row["change_se"] == pytest.approx(moved.std(ddof=1) / np.sqrt(len(moved)), rel=1e-9)
@@ -126,8 +126,8 @@ def test_models_are_compared_on_the_same_texts(tables, tau):
 
 def test_the_report_draws_models_together_and_joins_versions(finished, tables):
     page = read_report(finished)
-    (row,) = tables["findings"].filter((pl.col("finding") == "model") & (pl.col("tau") == 0.7)).to_dicts()
-    versioned = tables["findings"].filter((pl.col("finding") == "versions") & (pl.col("tau") == 0.7)).to_dicts()
+    (row,) = tables["diagnose_findings"].filter((pl.col("finding") == "model") & (pl.col("tau") == 0.7)).to_dicts()
+    versioned = tables["diagnose_findings"].filter((pl.col("finding") == "versions") & (pl.col("tau") == 0.7)).to_dicts()
     assert versioned
     for own in (row, *versioned):
         assert with_error(own["change"], own["change_se"]).lstrip("−") in page

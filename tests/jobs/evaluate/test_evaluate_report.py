@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 from pages import specs_of
 from score_tasks import EDGES, TAUS, one, settings, tasks_in
-from whole_run import read_report, read_tables
+from whole_run import checked_json, read_report, read_tables
 
 pytest.importorskip("mteb")
 
@@ -16,8 +16,10 @@ from tempscale_jobs.config.evaluate import EvaluateConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.evaluate import summary, tasks
 from tempscale_jobs.evaluate.charts import named
+from tempscale_jobs.evaluate.findings import score
 from tempscale_jobs.evaluate.report import render
 from tempscale_jobs.evaluate.words import of_model
+from tempscale_jobs.report.findings import changed
 from tempscale_jobs.report.text import with_error
 from tempscale_jobs.runs.folder import begin
 
@@ -67,9 +69,9 @@ def test_nothing_is_compared_with_a_reference_that_is_missing(copied, tables):
 def test_tables_of_an_earlier_attempt_go_with_their_cells(copied):
     out, without = copied
     every = [(f"{tau}", task) for tau in TAUS for task in ("found", "sizes", "alike", "halves")]
-    assert set(without(*every[:2], *every[4:6])) == {"evaluation", "evaluation_items", "evaluation_types"}
+    assert set(without(*every[:2], *every[4:6])) == {"evaluation", "evaluation_items", "evaluation_types", "findings"}
     left = without(*every)
-    assert set(left) == {"evaluation"}
+    assert set(left) == {"evaluation", "findings"}
     page = render(left, json.loads((out / "run.json").read_text()) | {"missing": 8}).html
     assert "8 cells are missing" in page
 
@@ -92,6 +94,17 @@ def test_the_report_stands_alone_tells_every_score_and_is_rendered_again_alike(f
     assert set(specs_of(page)) == {
         f"m0-{key}" for key in ("types", "changes", "best", "ndcg", "rank", "value0", "value1", "entropy1")
     }
+
+
+def test_findings_are_printed_as_json(finished, tables):
+    data = checked_json("evaluate", finished)
+    values = {(row["figure"], row["temperature"]): row for row in data["findings"]}
+    for row in tables["evaluation"].filter(tau=0.5).to_dicts():
+        moved = values[changed(score(row)), "0.5"]
+        assert (moved["value"], moved.get("error")) == (row["change"], row["change_se"])
+        assert values[score(row), "0.5"]["value"] == row["score"]
+    (answer,) = data["answers"].values()
+    assert "over 4 tasks" in answer
 
 
 def test_markup_in_a_name_stays_text(finished, tables):

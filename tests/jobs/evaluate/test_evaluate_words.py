@@ -15,6 +15,7 @@ from tempscale_jobs.config.evaluate import EvaluateConfig, read_backbones, read_
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate import analyses
+from tempscale_jobs.evaluate.findings import decide
 from tempscale_jobs.evaluate.summary import Part, mean_error, of_cell, score_errors
 from tempscale_jobs.evaluate.words import of_model
 from tempscale_jobs.report.text import with_error
@@ -62,27 +63,35 @@ def test_equal_values_have_the_earliest_temperature_as_best():
     assert [(row["task"], row["tau"]) for row in rows if row["best"]] == [("a", 1), ("b", 2)]
 
 
-SCORE = {"temperature": "τ 1.0", "task": "t", "subset": "default", "score": 0.5, "change": 0.0, "change_se": 0.0}
+KEY = {"model": "m", "tau": None, "split": "test", "subset": "default"}
+SCORE = KEY | {
+    "temperature": "τ 1.0", "task": "t", "score": 0.5, "score_se": 0.1, "items": 40, "change": 0.0, "change_se": 0.0,
+}  # fmt: skip
 
 
 def as_named(rows):
-    return pl.DataFrame(rows).with_columns(pl.col("task").alias("name"))
+    return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.col("task").alias("name"))
+
+
+def sentences(**tables):
+    """What is said of the tables and of the findings in them."""
+    tables = {"evaluation": as_named([SCORE])} | tables
+    return of_model(tables | {"findings": decide(tables).frame()}, EDGES)
 
 
 def said(changes, errors, over=None, over_error=None):
     """What is said of tasks a, b, … that change so much at τ 0.5."""
     rows = [
-        {"model": "m", "temperature": t, "task": name, "subset": "default", "score": 0.5 + moved, "score_se": 0.1,
-         "change": moved, "change_se": error}
+        SCORE | {"temperature": t, "task": name, "score": 0.5 + moved, "change": moved, "change_se": error}
         for t, some, se in (("τ 1.0", [0.0] * len(changes), [0.0] * len(changes)), ("τ 0.5", changes, errors))
         for name, moved, error in zip("abcd", some, se, strict=False)
     ]  # fmt: skip
     over = np.mean(changes) if over is None else over
     types = [
-        {"temperature": "τ 0.5", "over": "tasks", "tasks": len(changes), "score": 0.5 + over, "change": over,
-         "change_se": over_error, "change_spread_se": None, "relative": over / 0.5}
+        KEY | {"temperature": "τ 0.5", "over": "tasks", "type": None, "tasks": len(changes), "score": 0.5 + over}
+        | {"change": over, "change_se": over_error, "change_spread_se": None, "relative": over / 0.5}
     ]  # fmt: skip
-    return of_model({"evaluation": as_named(rows), "evaluation_types": pl.DataFrame(types)}, EDGES)
+    return sentences(evaluation=as_named(rows), evaluation_types=pl.DataFrame(types))
 
 
 @pytest.mark.words
@@ -105,15 +114,15 @@ def test_a_difference_is_claimed_only_beyond_its_error():
 ])  # fmt: skip
 def test_lengths_are_told_as_far_as_they_are_known(errors, told):
     lengths = [
-        {"task": "t", "temperature": t, "interval": edge, "items": 30, "value": 0.5, "change": 0.04 * (t != "τ 1.0"),
-         "change_se": error if t != "τ 1.0" else 0.0}
+        KEY | {"task": "t", "temperature": t, "interval": edge, "items": 30, "value": 0.5}
+        | {"change": 0.04 * (t != "τ 1.0"), "change_se": error if t != "τ 1.0" else 0.0}
         for t in ("τ 1.0", "τ 0.5") for edge, error in zip((0, 24), errors, strict=True)
     ]  # fmt: skip
-    found = of_model({"evaluation": as_named([SCORE]), "evaluation_lengths": as_named(lengths)}, EDGES)
+    found = sentences(evaluation_lengths=as_named(lengths))
     assert len(found) == (told is not None)
     assert told is None or told in found[0]
     few = as_named([row | {"items": 29} for row in lengths])
-    assert of_model({"evaluation": as_named([SCORE]), "evaluation_lengths": few}, EDGES) == []
+    assert sentences(evaluation_lengths=few) == []
 
 
 @pytest.mark.parametrize(
@@ -121,10 +130,12 @@ def test_lengths_are_told_as_far_as_they_are_known(errors, told):
 )
 def test_an_end_is_told_only_beyond_its_error(change, error, told):
     ends = [
-        {"task": "t", "temperature": t, "figure": "rank", "end": "longest", "value": 30.0 + c, "change": c, "change_se": se}
+        KEY
+        | {"task": "t", "temperature": t, "figure": "rank", "end": "longest", "items": 8, "value": 30.0 + c}
+        | {"change": c, "change_se": se}
         for t, c, se in (("τ 1.0", 0.0, 0.0), ("τ 0.5", change, error))
     ]
-    found = of_model({"evaluation": as_named([SCORE]), "evaluation_ends": as_named(ends)}, EDGES)
+    found = sentences(evaluation_ends=as_named(ends))
     assert len(found) == told
     assert not told or f"by {with_error(change, error)}, to {30 + change:.0f}." in found[0]
 

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from command_line import in_process, said
 from plain_audit import PlainBert
-from whole_run import as_lines, digests, paired, read_record, read_tables
+from whole_run import as_lines, checked_json, digests, paired, read_record, read_tables
 
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.strict import checked
@@ -98,7 +98,7 @@ def figures(plain):
 def test_every_pair_of_a_real_run(tables, figures, plain, texts):
     assert any(plain[2](k) for k in range(9))
     assert not all(plain[2](k) for k in range(9))
-    assert set(tables) == {"pairs", "pairs_summary"}
+    assert set(tables) == {"pairs", "pairs_summary", "findings"}
     for tau in (1.0, 0.8):
         rows = tables["pairs"].filter(pl.col("tau") == tau).to_dicts()
         assert [row["pair"] for row in rows] == list(range(12))
@@ -216,6 +216,14 @@ def test_the_published_value_with_exponents_under_a_temperature_by_role(source, 
     assert f"mean SOCM {np.mean(values):.3f} ±" in said(stdout)
     assert "6 pairs of 7 texts" in said(stdout)
     assert str(out / "tables") in stdout.replace("\n", "")
+
+
+def test_findings_are_printed_as_json(finished, tables):
+    data = checked_json("pairs", finished)
+    means = {row["temperature"]: row["value"] for row in data["findings"] if row["figure"] == "socm_mean"}
+    assert means == dict(tables["pairs_summary"].select("temperature", "socm_mean").iter_rows())
+    (answer,) = data["answers"].values()
+    assert f"{means['0.8']:.2f}" in answer
 
 
 @pytest.mark.proof

@@ -16,7 +16,7 @@ from command_line import in_process, parsed
 from pages import HOSTILE, specs_of
 from rich.console import Console
 from scipy import stats
-from whole_run import as_lines, digests, documented, read_parts, read_record, read_report, read_tables, tuned
+from whole_run import as_lines, checked_json, digests, documented, read_parts, read_record, read_report, read_tables, tuned
 
 from tempscale import Encoder, Temperature
 from tempscale.choosing.by_layer import Cosines, LayerTemperatures, layer_temperatures
@@ -25,6 +25,7 @@ from tempscale_jobs.config.given import read_temperature
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.config.tune import TuneConfig, default_candidates
 from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.report.findings import changed
 from tempscale_jobs.runs.folder import begin, described, load_tables, window
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.tune import COLLAPSE, INTERVALS, SCORES
@@ -399,6 +400,17 @@ def test_the_report_stands_alone_and_is_rendered_again_alike(request, which, cha
     assert set(specs_of(page)) == charts
     assert tune_sentences.answer(record) in page
     assert ("tempscale export" in page) == record["choice"]["changed"]
+
+
+def test_findings_are_printed_as_json_and_the_chosen_one_says_what_to_run(gained):
+    data, record = checked_json("tune", gained.storage.root), read_record(gained.storage.root)
+    assert data["answers"] == {"tiny-bert": tune_sentences.answer(record)}
+    (row,) = (row for row in table(gained, COLLAPSE).to_dicts() if row["chosen"])
+    told = {(one["figure"], one["temperature"]): one for one in data["findings"]}
+    for figure in ("prefix_gap", "exposure_long"):
+        moved = told[changed(figure), row["temperature"]]
+        assert (moved["value"], moved["error"]) == (row[f"{figure}_change"], row[f"{figure}_change_se"])
+        assert moved["command"].startswith("tempscale export ")
 
 
 def test_what_others_wrote_is_escaped(gained):

@@ -1,0 +1,69 @@
+"""What a diagnosis found, as values: differences on both sides of their noise, and how far assumptions hold."""
+
+import polars as pl
+import pytest
+from pages import key
+
+from tempscale_jobs.diagnose.findings import decide
+from tempscale_jobs.report.findings import changed
+from tempscale_jobs.tables.diagnose import EQUAL_NORMS, FINDINGS, HEADS
+
+
+def decided(rows, heads=(), norms=()):
+    tables = ((FINDINGS, rows), (HEADS, heads), (EQUAL_NORMS, norms))
+    return decide({table.name: pl.DataFrame(pl.from_arrow(table.build_rows(list(own)))) for table, own in tables})
+
+
+def row(name, change, error, texts=40, tau=1.0, layers="last"):
+    return key(tau) | {"finding": name, "layers": layers, "texts": texts, "change": change, "change_se": error}
+
+
+@pytest.mark.parametrize(
+    ("texts", "change", "error", "state"),
+    [
+        # At 5 degrees of freedom the 95 % need 2.57 errors, at 199 only 1.97.
+        (200, 2.2, 1.0, "up"), (200, -2.2, 1.0, "down"), (6, 2.2, 1.0, "noise"), (6, 2.6, 1.0, "up"),
+        (4, 9.0, 1.0, "unknown"), (40, 2.0, None, "unknown"), (40, None, None, "absent"), (4, None, None, "absent"),
+    ],
+)  # fmt: skip
+def test_a_difference_is_decided_by_students_t_over_its_texts(texts, change, error, state):
+    found = decided([row("versions", change, error, texts)])
+    (finding,) = found.rows
+    assert finding == found.of("sigma_a_last by version", "MiniLM", "1.0")
+    assert (finding.state, finding.value, finding.error) == (state, change, error)
+    assert finding.rests_on == (
+        "" if state == "absent" else f"{texts} documents, each by its shortest and its longest version"
+    )
+
+
+def test_two_groups_of_texts_have_one_degree_of_freedom_less():
+    """2.46 errors are enough at 6 degrees of freedom, and not at 5."""
+    states = [decided([row(name, 2.46, 1.0, 7)]).rows[0].state for name in ("length", "model")]
+    assert states == ["noise", "up"]
+
+
+def test_a_temperature_is_compared_with_the_first_one_only():
+    rows = [
+        row("temperature", 0.0, 0.0),
+        row("temperature", -0.3, 0.1, tau=0.8),
+        row("temperature", 0.1, 0.1, 40, 0.8, "all"),
+    ]
+    found = decided(rows)
+    names = [(one.figure, one.temperature, one.state) for one in found.rows]
+    assert names == [(changed("sigma_a_last"), "0.8", "down"), (changed("sigma_a"), "0.8", "noise")]
+
+
+def test_bounds_and_norms_are_measured():
+    places = {"text_id": "t", "tokens": 8, "layer": 0, "sigma_s": 1.0, "tau_s": 1.0, "lambda": 0.1}
+    heads = [
+        key(1.0) | places | {"head": k, "sigma_a": sigma, "sigma_a_bound": 0.5, "thm2_ratio": ratio}
+        for k, (sigma, ratio) in enumerate([(0.4, 0.7), (0.6, None), (0.3, 0.9), (0.1, 0.2)])
+    ]
+    norms = {"texts": 9, "norm_variation_mean": 0.2, "norm_variation_se": 0.01, "agree_share": None}
+    norms |= {"condition_share": 1.0, "spread_within_2_share": 1.0}
+    found = decided([], heads, [key(1.0) | norms])
+    values = {one.figure: (one.state, one.value, one.error) for one in found.rows}
+    assert values == {
+        "thm2_ratio": ("measured", 0.9, None), "over_bound_share": ("measured", 0.25, None),
+        "norm_variation_mean": ("measured", 0.2, 0.01), "agree_share": ("absent", None, None),
+    }  # fmt: skip
