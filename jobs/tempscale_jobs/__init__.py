@@ -118,8 +118,10 @@
       states              whether a file has changed
     lifecycle             (a file) a run from its lock to run.json, for all commands
     report/               what all reports share
-      page                template, charts, run.json: one page
-      charts              colours, lines with bands, changes with intervals
+      sections            a report as data: answer, figures, what to do, sections
+      charts              colours, lines with bands, changes with intervals; each with its table
+      provenance          the last section: how it was made
+      page                a report -> one page, by one template
       findings            what a run found, as data
       screen              tables on the terminal
       shell               commands to copy
