@@ -38,7 +38,7 @@
       run
       units               what one task reads and writes
     pairs/                `tempscale pairs`: SOCM of explicit pairs of texts
-      run, summary
+      run, summary, report
       chunks              the pairs of a source, in pieces
       socm                the pairs of a piece, on an actor
     diagnose/             `tempscale diagnose`: why embeddings collapse

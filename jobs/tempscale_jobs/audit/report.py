@@ -16,7 +16,7 @@ from tempscale_jobs.nights.night import notes_in_brief
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
-from tempscale_jobs.report.sections import Part, Report, Section, Table, caption, drawn, finished, group, tabled
+from tempscale_jobs.report.sections import Part, Report, Section, Table, caption, drawn, group, subject, tabled
 from tempscale_jobs.report.text import count, estimate, interval_name, labels, number, share, share_of
 from tempscale_jobs.steps import calibration
 from tempscale_jobs.tables.audit import EXCERPTS, TABLES
@@ -47,11 +47,10 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Se
         _part(f"m{place}", name, sentences, _Audited(tables, trend, run))
         for place, (name, sentences) in enumerate(headline(tables, edges).items())
     ]
-    where = (_source(run).rstrip("/").split("/")[-1], _analysed(run, tables["collapse_summary"]), finished(run))
     gate = tables["gate"].to_dicts() if "gate" in tables else []
     return Report(
         "Do these embeddings collapse?",
-        " · ".join(where),
+        subject(run, _analysed(run, tables["collapse_summary"])),
         parts,
         alerts=[*_failed(run), *left_out(tables, run)],
         notes=_other_notes(run),
@@ -65,17 +64,13 @@ def _edges(run: dict[str, Any]) -> list[int]:
     return edges
 
 
-def _source(run: dict[str, Any]) -> str:
-    return str(run["corpus"].get("source", "–"))
-
-
 # ---------------------------------------------------------------------------------------------- the gate
 
 
 def _failed(run: dict[str, Any]) -> list[str]:
     """The first failed check of a night, and how many more there are."""
     failed = run.get("gate", {}).get("failed") or []
-    more = f" And {count(len(failed) - 1, 'check')} more." if failed[1:] else ""
+    more = f" {count(len(failed) - 1, 'more check')} failed too." if failed[1:] else ""
     return [f"The gate failed: {failed[0]}.{more}"] if failed else []
 
 
@@ -352,7 +347,7 @@ def _how_made(run: dict[str, Any], tables: Mapping[str, pl.DataFrame], names: Ma
     rejected = [f"{rows} × {reason}" for reason, rows in corpus.get("rejected_reasons", {}).items()]
     texts = dict(tables["collapse_summary"].unique("model", keep="first").select("model", "texts").iter_rows())
     models = {name: [*_of_model(known, texts[name], corpus["analysed"])] for name, known in run.get("models", {}).items()}
-    corpus_lines = [_source(run), read, *rejected]
+    corpus_lines = [str(corpus.get("source", "–")), read, *rejected]
     return how_made(run, "how_audit", names, corpus=corpus_lines, models=models, exact="exact and " * exact)
 
 

@@ -247,6 +247,7 @@ def report(
     from tempscale_jobs.diagnose import report as diagnose_report
     from tempscale_jobs.errors import UsageError
     from tempscale_jobs.evaluate import report as evaluate_report
+    from tempscale_jobs.pairs import report as pairs_report
     from tempscale_jobs.runs import inventory
     from tempscale_jobs.runs.folder import REPORT, finished
     from tempscale_jobs.tune import report as tune_report
@@ -254,7 +255,7 @@ def report(
 
     pages = {
         "audit": audit_report.render, "diagnose": diagnose_report.render, "evaluate": evaluate_report.render,
-        "tune": tune_report.render,
+        "pairs": pairs_report.render, "tune": tune_report.render,
     }  # fmt: skip
     storage = finished(run)
     record, tables = inventory.results(storage)

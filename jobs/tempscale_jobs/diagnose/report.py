@@ -12,7 +12,7 @@ from tempscale_jobs.diagnose import words as sentences
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.screen import Screen, print_table
-from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, finished, group, tabled
+from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import count, interval_name, labels, number, parted, share, with_error
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.urls import masked
@@ -82,21 +82,17 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     parts, summary, corpus = parts_of(tables, run), tables["layer_summary"], run["corpus"]
     texts = int(summary.filter(pl.col("interval").is_null())["texts"][0])
     by = "document" if run["config"]["diagnosis"].get("versions_of") else "length"
-    where = (_source(run).rstrip("/").split("/")[-1], f"{count(texts, 'text')} looked into, by {by}", finished(run))
+    where = subject(run, f"{count(texts, 'text')} looked into, by {by}")
     read = f"{count(corpus['read'], 'row')} read, {corpus['rejected']:,} rejected; lengths measured for "
     layers = summary.filter(pl.col("layer") >= 0).group_by("model").agg(pl.col("layer").n_unique())
     made = how_made(
         run, "how_diagnose", _names(tables),
-        corpus=[_source(run), f"{read}{count(corpus['analysed'], 'text')}"],
+        corpus=[str(corpus.get("source", "–")), f"{read}{count(corpus['analysed'], 'text')}"],
         models={model: [count(number, "layer")] for model, number in layers.iter_rows()},
     )  # fmt: skip
     together = _side_by_side(_labelled(tables)) if len(parts) > 1 else []
     left_out = filter(None, [_left_out(run)])
-    return Report("Why do these embeddings collapse?", " · ".join(where), parts, [*left_out], before=together, after=[made])
-
-
-def _source(run: dict[str, Any]) -> str:
-    return str(run["corpus"].get("source", "–"))
+    return Report("Why do these embeddings collapse?", where, parts, [*left_out], before=together, after=[made])
 
 
 def _left_out(run: dict[str, Any]) -> str:

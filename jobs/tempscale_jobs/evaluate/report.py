@@ -12,7 +12,7 @@ from tempscale_jobs.evaluate.charts import named
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.screen import Screen, print_table
-from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, finished, group, tabled
+from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import count, interval_name, labels, number, with_error
 from tempscale_jobs.runs.folder import Run, load_tables
 from tempscale_jobs.urls import masked
@@ -52,13 +52,13 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     """The report of a run of `evaluate`, from its tables by name and the content of run.json."""
     names = labels(tables["evaluation"]["temperature"].unique(maintain_order=True))
     parts = parts_of(tables, run)
-    where = count(len(run["tasks"]), "task"), count(len(parts), "model"), ", ".join(names.values()), finished(run)
+    where = subject(run, count(len(run["tasks"]), "task"), ", ".join(names.values()))
     missing = []
     if cells := run.get("missing"):
         are, them = ("is", "it") if cells == 1 else ("are", "them")
         missing = [f"{count(cells, 'cell')} {are} missing: the run is incomplete, and the same command scores {them}."]
     before, made = _together(_labelled(tables, names)), how_made(run, "how_evaluate", names)
-    return Report("Does an attention temperature help?", " · ".join(where), parts, missing, before=before, after=[made])
+    return Report("Does an attention temperature help?", where, parts, missing, before=before, after=[made])
 
 
 def parts_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], prefix: str = "m") -> list[Part]:

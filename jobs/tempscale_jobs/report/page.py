@@ -70,7 +70,7 @@ def page(report: Report, config: Mapping[str, Any]) -> Page:
         report=report,
         config=json.dumps(config, indent=2, ensure_ascii=False) if config else "",
         specs=safe_json(specs),
-        bundle=vega_bundle(),
+        bundle=vega_bundle() if specs else "",
     )
     names = {part.id: part.name for part in report.parts}
     return Page(html, {_file(key, names): specs[key] for key in figures})

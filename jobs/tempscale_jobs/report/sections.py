@@ -135,6 +135,8 @@ class Report:
             yield from section.walk()
 
 
-def finished(run: Mapping[str, Any]) -> str:
-    """When a run ended, from the content of run.json."""
-    return f"{run['finished'][:16]} UTC".replace("T", " ", 1) if "finished" in run else "–"
+def subject(run: Mapping[str, Any], *what: str) -> str:
+    """What a report is about, from the content of run.json: the corpus, `what`, the models, and when it was made."""
+    source = str(run.get("corpus", {}).get("source", "")).rstrip("/").split("/")[-1]
+    made = f"{run['finished'][:16]} UTC".replace("T", " ", 1) if "finished" in run else ""
+    return " · ".join(filter(None, (source, *what, ", ".join(run.get("models", {})), made)))

@@ -11,18 +11,7 @@ from tempscale_jobs.report.charts import COLOURS, GREY, about_zero, colour, line
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.screen import Screen
-from tempscale_jobs.report.sections import (
-    Drawing,
-    Figure,
-    Part,
-    Report,
-    Section,
-    Table,
-    drawn,
-    finished,
-    group,
-    tabled,
-)
+from tempscale_jobs.report.sections import Drawing, Figure, Part, Report, Section, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import count, interval_name, labels, number, share, with_error
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run, load_tables
@@ -58,10 +47,9 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
         kept = {"keep": share(config["keep_neighbours"]), "neighbours": str(config["neighbours"])}
         made = how_made(run, "how_tune_collapse", names, **kept)
     evidence = group("In words", sentences=sentences.evidence(run, tables, config["intervals"]))
-    model = ", ".join(run["models"])
-    figures = _figures(labelled, by_scores)
-    part = Part("t", model, sentences.answer(run), figures, _to_do(run), [*evidence, *sections])
-    return Report("Which attention temperature?", " · ".join((model, where, finished(run))), [part], after=[made])
+    answer, figures = sentences.answer(run), _figures(labelled, by_scores)
+    part = Part("t", ", ".join(run["models"]), answer, figures, _to_do(run), [*evidence, *sections])
+    return Report("Which attention temperature?", subject(run, where), [part], after=[made])
 
 
 def _figures(table: pl.DataFrame, by_scores: bool) -> list[Figure]:

@@ -5,13 +5,13 @@ import json
 import unicodedata
 from types import SimpleNamespace
 
-import pytest
 from pages import EVIL, STEERS
 from rich.console import Console
 
 from tempscale_jobs.errors import visible
 from tempscale_jobs.report import page
 from tempscale_jobs.report.screen import Screen, print_table
+from tempscale_jobs.report.sections import Drawing, Part, Report, Table, drawn
 from tempscale_jobs.runs import sealed
 
 
@@ -63,12 +63,11 @@ def test_the_texts_of_a_page_and_of_its_figures_are_shown_and_not_obeyed():
     shown = page.shown_in(given)
     assert shown == {"data": [{"id": r"a\x1b[2Jb", "value": 1.5}], "title": [r"\x9bm", None, True]}
     chart = SimpleNamespace(to_dict=lambda validate: given)
-    run = {"run": "r", "command": "audit", "config": {}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "TEMPLATES", {"x.html.j2": "{{ steers }}{{ specs }}"})
-        patch.setattr(page.jinja2, "FileSystemLoader", page.jinja2.DictLoader)
-        patch.setattr(page, "vega_bundle", lambda: "")
-        made = page.page("x.html.j2", run, {"m-figure": chart}, {}, steers=EVIL)
-    assert made.html.startswith("\\x1b[2J")
-    assert not STEERS.search(made.html)
+    table = Table(("figure",), [(f"{EVIL} 5 ± 2",)])
+    part = Part("m0", EVIL, EVIL, to_do=[(EVIL, f"tempscale {EVIL}")], sections=drawn("m0", "cosine", Drawing(chart, table)))
+    made = page.page(Report(EVIL, EVIL, [part], [EVIL]), {"out": EVIL})
+    html = made.html.replace(page.vega_bundle(), "")
+    assert html.count("\\x1b[2J") > 7
+    assert "5\u00a0±\u00a02" in html
+    assert not STEERS.search(html)
     assert list(made.figures.values()) == [shown]
