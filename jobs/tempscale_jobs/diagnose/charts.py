@@ -86,7 +86,7 @@ def parts(summary: pl.DataFrame) -> Drawing | None:
             color=colour,
             tooltip=["x:O", "series:N", alt.Tooltip("value:Q", format=".4f")],
         )
-        panels[str(label)] = Drawing(alt.layer(rule_at(1), drawn), figures_of(rows, "layer", errors=False))
+        panels[str(label)] = Drawing(alt.layer(rule_at(1), drawn), figures_of(rows, "layer"))
     return side_by_side(panels)
 
 

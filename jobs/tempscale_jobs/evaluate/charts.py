@@ -31,7 +31,7 @@ def by_type(types: pl.DataFrame) -> Drawing | None:
         tooltip=["x:N", "series:N", alt.Tooltip("value:Q", format=".2f")],
     )  # fmt: skip
     chart = alt.layer(rule_at(0, "x"), bars).properties(width="container", height=max(120, 14 * len(rows)))
-    return Drawing(chart, figures_of(rows, title, errors=False))
+    return Drawing(chart, figures_of(rows, title))
 
 
 def changes(evaluation: pl.DataFrame) -> Drawing | None:

@@ -9,7 +9,7 @@ import altair as alt
 
 from tempscale.stats.errors import Z_95
 from tempscale_jobs.report.sections import Drawing, Table
-from tempscale_jobs.report.text import with_error
+from tempscale_jobs.report.text import number, with_error
 
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
 GREY = "#8a94a3"
@@ -32,21 +32,22 @@ def point(series: str, line: str, x: str | float, value: float | None, error: fl
     return {"series": series, "line": line, "x": x} | with_ends(value, error)
 
 
-def figures_of(points: Sequence[Point], x_title: str, *, errors: bool = True) -> Table:
-    """The figures of a chart: a row for each place, a column for each line."""
+def figures_of(points: Sequence[Point], x_title: str) -> Table:
+    """The figures of a chart: a row for each place, a column for each line; with errors where a line has any."""
     columns = list(dict.fromkeys((row["series"], row["line"]) for row in points))
-    cells = {(row["x"], row["series"], row["line"]): _figure(row, errors) for row in points}
+    cells = {(row["x"], row["series"], row["line"]): row for row in points}
+    uncertain = {(row["series"], row["line"]) for row in points if row["low"] is not None}
     rows = [
-        (str(x), *(cells.get((x, *column), "–") for column in columns)) for x in dict.fromkeys(row["x"] for row in points)
+        (str(x), *(_figure(cells.get((x, *column)), column in uncertain) for column in columns))
+        for x in dict.fromkeys(row["x"] for row in points)
     ]
     return Table((x_title, *(", ".join(filter(None, column)) for column in columns)), rows)
 
 
-def _figure(row: Point, errors: bool) -> str:
-    known = row["low"] is not None
-    if not known and not errors:
-        return f"{row['value']:.4g}".replace("-", "−")
-    return with_error(row["value"], (row["high"] - row["value"]) / Z_95 if known else None)
+def _figure(row: Point | None, uncertain: bool) -> str:
+    if row is None or not uncertain:
+        return number(None if row is None else row["value"])
+    return with_error(row["value"], None if row["low"] is None else (row["high"] - row["value"]) / Z_95)
 
 
 def colour(names: Sequence[str], field: str = "series", colours: Sequence[str] = COLOURS) -> alt.Color:
@@ -113,7 +114,7 @@ def lines(
     points = base.mark_circle(size=40, opacity=1).encode(y="value:Q", tooltip=[*tooltips, *_ESTIMATE])
     chart = alt.layer(*bands, line, points).properties(width="container", height=280)
     ordered = rows if names is None else sorted(rows, key=lambda row: names.index(row["x"]))
-    return Drawing(chart, figures_of(ordered, x_title, errors=ends_known(rows)))
+    return Drawing(chart, figures_of(ordered, x_title))
 
 
 def about_zero(rows: Sequence[Point], title: str, colours: alt.Color, series: Sequence[str] = ()) -> Drawing | None:

@@ -53,17 +53,6 @@ def test_without_errors_nothing_is_known():
     assert [figure.says for figure in verdict.figures(row, found, pl.DataFrame(), "m0")][1:3] == ["not known", "not known"]
 
 
-def test_the_four_figures_stand_first_with_what_the_other_temperature_changes():
-    (part,) = report.report_of(tables_of(), RUN).parts
-    assert [(figure.name, figure.value, figure.error) for figure in part.figures] == [
-        ("mean cosine, τ 1.0", "0.0621", "0.0059"), ("collapse gap, τ 1.0", "0.080", "0.020"),
-        ("prefix gap, τ 1.0", "0.0200", "0.0078"), ("mean SOCM, τ 1.0", "0.660", "0.020"),
-    ]  # fmt: skip
-    changes = [figure.changes for figure in part.figures]
-    assert changes == [["τ 0.8: +0.0010 ± 0.0059"], ["τ 0.8: −0.0170 ± 0.0059"], [], []]
-    assert part.figures[3].says == "over 780 pairs of texts"  # Of 40 texts of the SOCM sample.
-
-
 def charts_of(run):
     """The charts of a report by their keys, small ones too."""
     made = report.report_of(tables_of(), run)

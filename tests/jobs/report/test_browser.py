@@ -34,7 +34,7 @@ def test_nothing_scrolls_sideways_on_a_phone_and_each_chart_folds_its_figures(tm
     made = page_of(REPORTS[command](), {"out": "runs/x" * 40}).html
     seen = drawn(made, tmp_path, 390, ask)
     assert not seen["console"]
-    assert seen["drawn"] == seen["charts"] == made.count('<details class="data" open>') + made.count("-trend-") // 3
+    assert seen["drawn"] == seen["charts"] == made.count('<details class="data" open>') + made.count("-trend-") // 2
     assert seen["folded"]
     assert seen["wide"] == []
     assert seen["scroll"] <= 390
