@@ -191,7 +191,9 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], edges: list[in
 
 def _figures(findings: pl.DataFrame) -> list[Figure]:
     """The first four differences: of the last layer, where it is known, as in print."""
-    rows = [row for row in findings.to_dicts() if row["finding"] in _COMPARED and row["change"] is not None]
+    known = findings.filter(pl.col("finding").is_in(list(_COMPARED)) & pl.col("change").is_not_null())
+    first = findings["temperature"].first()
+    rows = [row for row in known.to_dicts() if (row["finding"], row["temperature"]) != ("temperature", first)]
     return [
         Figure(
             f"{_COMPARED[row['finding']]}, {row['temperature']}",

@@ -107,7 +107,7 @@ def _figures(types: pl.DataFrame) -> list[Figure]:
         Figure(
             f"mean score, {row['temperature']}", number(row["score"]),
             says=f"over {count(row['tasks'], 'task')}",
-            changes=[] if row["change"] is None else [f"change: {with_error(row['change'], row['change_se'])}"],
+            changes=[f"change: {with_error(row['change'], row['change_se'])}"] if row["change"] else [],
         )
         for row in rows[:4]
     ]  # fmt: skip
