@@ -251,13 +251,13 @@ def _worst(model: _Model, excerpts: Mapping[str, Row] | None) -> list[Section]:
         cells = [(row["temperature"], text(row), number(row["value"])) for row in _first(model, "collapsed_texts", ranking)]
         parts.append(tabled(ranking, Table(("temperature", "text", figure), cells, words=2)))
     heads = ("temperature", "one text", "the other")
-    cells = [(*pair(row), number(row["cosine"])) for row in _first(model, "near_duplicates")]
-    parts.append(tabled("duplicates", Table((*heads, "cosine"), cells, words=3)))
+    near = [(*pair(row), number(row["cosine"])) for row in _first(model, "near_duplicates")]
+    parts.append(tabled("duplicates", Table((*heads, "cosine"), near, words=3)))
     figures = {"SOCM": "socm", "d_μ": "d_mu", "d_Σ": "d_sigma", "cosine": "cosine"}
     for ranking, captioned in (("socm", "most_collapsed"), ("same_mean", "same_mean")):
         rows = _first(model, "socm_pairs", ranking)
-        cells = [(*pair(row), *(number(row.get(name)) for name in figures.values())) for row in rows]
-        parts.append(tabled(captioned, Table((*heads, *figures), cells, words=3), _searched(model, ranking)))
+        worst = [(*pair(row), *(number(row.get(name)) for name in figures.values())) for row in rows]
+        parts.append(tabled(captioned, Table((*heads, *figures), worst, words=3), _searched(model, ranking)))
     if not any(parts):
         return []
     sentences = [] if excerpts is not None else ["Their texts were left out on request."]
@@ -267,7 +267,8 @@ def _worst(model: _Model, excerpts: Mapping[str, Row] | None) -> list[Section]:
 def _first(model: _Model, table: str, ranking: str | None = None) -> list[Row]:
     """The first rows of a ranking."""
     first = model.tables[table].filter(pl.col("rank") <= _SHOWN)
-    return (first if ranking is None else first.filter(ranking=ranking)).to_dicts()
+    rows: list[Row] = (first if ranking is None else first.filter(ranking=ranking)).to_dicts()
+    return rows
 
 
 def _searched(model: _Model, ranking: str) -> list[str]:

@@ -80,10 +80,13 @@ def tabled(captioned: str, table: Table, sentences: Sequence[str] = ()) -> list[
     return [Section(title, sentences, note, table=table)] if table.rows else []
 
 
-def group(title: str, *parts: Sequence[Section], sentences: Sequence[str] = (), **flags: bool) -> list[Section]:
-    """A section of smaller ones, `folded` or `searched`; none where it would be empty."""
+def group(
+    title: str, *parts: Sequence[Section], sentences: Sequence[str] = (), folded: bool = False, searched: bool = False
+) -> list[Section]:
+    """A section of smaller ones; none where it would be empty."""
     smaller = [section for part in parts for section in part]
-    return [Section(title, sentences, parts=smaller, **flags)] if smaller or sentences else []
+    whole = Section(title, sentences, parts=smaller, folded=folded, searched=searched)
+    return [whole] if smaller or sentences else []
 
 
 class Figure(NamedTuple):

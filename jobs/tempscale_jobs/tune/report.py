@@ -44,8 +44,8 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
         where = f"without labels, {count(choice['texts'], 'text')}, {choice['probed']} of them probed"
         intervals = tables["tuning_intervals"].with_columns(pl.col("temperature").replace(names))
         sections = _by_collapse(labelled, intervals, config["intervals"])
-        kept = {"keep": share(config["keep_neighbours"]), "neighbours": str(config["neighbours"])}
-        made = how_made(run, "how_tune_collapse", names, **kept)
+        keep, neighbours = share(config["keep_neighbours"]), str(config["neighbours"])
+        made = how_made(run, "how_tune_collapse", names, keep=keep, neighbours=neighbours)
     evidence = group("In words", sentences=sentences.evidence(run, tables, config["intervals"]))
     answer, figures = sentences.answer(run), _figures(labelled, by_scores)
     part = Part("t", ", ".join(run["models"]), answer, figures, _to_do(run), [*evidence, *sections])

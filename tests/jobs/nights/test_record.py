@@ -402,9 +402,7 @@ def test_the_record_is_printed_and_drawn(tmp_path, capsys):
 def test_each_night_of_the_charts_has_its_error_and_its_state(tmp_path):
     record = history.load(recorded(tmp_path, row("2026-11-01"), row("2026-11-02", "failed"), row("2026-11-03", model="b2")))
     drawing = charts.chart(record, "cosine_mean", "mean cosine")
-    assert [row[:3] for row in drawing.table.rows[::-1]] == [
-        tuple(p) for p in record.select("night", "model", "gate").rows()
-    ]
+    assert [tuple(row[:3]) for row in drawing.table.rows[::-1]] == record.select("night", "model", "gate").rows()
     chart = drawing.chart.to_dict()
     points = chart["layer"][0]["data"]["values"] if "data" in chart["layer"][0] else chart["data"]["values"]
     first = record.row(0, named=True)
