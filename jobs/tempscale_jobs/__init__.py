@@ -36,7 +36,7 @@
       run, findings, terminal
       units               what one task reads and writes
     pairs/                `tempscale pairs`: SOCM of explicit pairs of texts
-      run, summary, findings, terminal
+      run, summary, findings, report, terminal
       chunks              the pairs of a source, in pieces
       socm                the pairs of a piece, on an actor
     diagnose/             `tempscale diagnose`: why embeddings collapse
@@ -115,8 +115,10 @@
       states              whether a file has changed
     lifecycle             (a file) a run from its lock to run.json, for all commands
     report/               what all reports share
-      page                template, charts, run.json: one page
-      charts              colours, lines with bands, changes with intervals
+      sections            a report as data: answer, figures, what to do, sections
+      charts              colours, lines with bands, changes with intervals; each with its table
+      provenance          the last section: how it was made
+      page                a report -> one page, by one template
       findings            what a run found, as data
       screen              tables on the terminal
       shell               commands to copy

@@ -47,7 +47,8 @@ def test_the_wheel_holds_what_is_no_python_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         packed = set(archive.namelist())
     # One file of each kind that is no Python: forgetting them makes reports and kernels fail in other people's environments.
-    assert {"tempscale/py.typed", "tempscale_jobs/report/templates/report.html.j2"} <= packed
+    templates = {f"tempscale_jobs/report/templates/{name}" for name in ("report.html.j2", "captions.toml")}
+    assert {"tempscale/py.typed", *templates} <= packed
     assert not any(name.startswith(("tests/", "docs/", "benchmarks/")) for name in packed)
 
 

@@ -1,4 +1,4 @@
-"""Tables -> charts. One colour a temperature, everywhere; each chart is an altair specification.
+"""Tables -> charts with their figures. One colour a temperature, everywhere.
 
 The tables come from `words.labelled`: their temperatures are the labels in legends and titles.
 """
@@ -11,18 +11,21 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from tempscale_jobs.report.charts import COLOURS, about_zero, colour, lines, point
-from tempscale_jobs.report.text import interval_name
+from tempscale_jobs.report.charts import COLOURS, about_zero, colour, lines, panel_title, point, rule_at, side_by_side
+from tempscale_jobs.report.sections import Drawing, Table
+from tempscale_jobs.report.text import count, interval_name, number, share
 
 _SCATTER_POINTS = 1500
+_PANEL = (260, 260)
+_ASKED = {"corpus": "asked by the texts", "queries": "asked by the queries"}
 
 
-def cosine_by_length(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
-    """Mean cosine inside each length interval, one line a temperature, with 95 % bands (S1 Fig 1c)."""
-    return _by_length(table.filter(pl.col("interval_a") == pl.col("interval_b")), edges, "mean cosine", "cosine")
+def inside_intervals(table: pl.DataFrame, edges: Sequence[int], name: str, title: str) -> Drawing | None:
+    """The mean of a figure over the pairs inside each length interval, a line for each temperature (S1 Fig 1c)."""
+    return _by_length(table.filter(pl.col("interval_a") == pl.col("interval_b")), edges, name, title)
 
 
-def prefix_probe(table: pl.DataFrame) -> alt.Chart | None:
+def prefix_probe(table: pl.DataFrame) -> Drawing | None:
     """Mean cosine of the same texts at growing prefixes."""
     lengths = sorted(table["prefix_tokens"].unique())
     rows = [
@@ -32,22 +35,18 @@ def prefix_probe(table: pl.DataFrame) -> alt.Chart | None:
     return lines(rows, [str(length) for length in lengths], ("the same texts cut to … tokens", "mean cosine"), zero=True)
 
 
-def socm_by_length(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
-    """Mean SOCM inside each length interval."""
-    return _by_length(table.filter(pl.col("interval_a") == pl.col("interval_b")), edges, "mean SOCM", "socm")
-
-
-def exposure_by_length(table: pl.DataFrame, edges: Sequence[int], asked_by: str) -> alt.Chart | None:
-    """Share of the neighbour slots over share of the texts, by length interval, at the largest k."""
-    rows = table.filter((pl.col("asked_by") == asked_by) & (pl.col("k") == pl.col("k").max()))
-    chart = _by_length(rows.rename({"interval": "interval_a", "exposure": "exposure_mean"}), edges, "exposure", "exposure")
-    if chart is None:
+def exposure_by_length(table: pl.DataFrame, edges: Sequence[int]) -> Drawing | None:
+    """Share of the neighbour slots over share of the texts, at the largest k: a dash for each kind of searches."""
+    rows = table.filter(pl.col("k") == pl.col("k").max().over("asked_by"))
+    rows = rows.with_columns(pl.col("asked_by").replace(_ASKED).alias("line"))
+    rows = rows.rename({"interval": "interval_a", "exposure": "exposure_mean"})
+    drawing = _by_length(rows, edges, "exposure", "exposure")
+    if drawing is None:
         return None
-    fair = alt.Chart(alt.Data(values=[{"y": 1}])).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(y="y:Q")
-    return alt.layer(fair, chart).properties(width="container", height=240)
+    return drawing._replace(chart=alt.layer(rule_at(1), drawing.chart).properties(width="container", height=260))
 
 
-def percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> alt.Chart | None:
+def percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> Drawing | None:
     """Percentiles of the cosine of two random texts of one length interval, from its `calibration.card`."""
     same = [row for row in card if row["interval_a"] is not None and row["interval_a"] == row["interval_b"]]
     names = [interval_name(row["interval_a"], edges) for row in same]
@@ -60,51 +59,50 @@ def percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> alt.Cha
     return lines(points, names, ("length of both texts in tokens", "cosine"), zero=True)
 
 
-def exposure_corrected(before: pl.DataFrame, after: pl.DataFrame, edges: Sequence[int], asked_by: str) -> alt.Chart | None:
+def exposure_corrected(before: pl.DataFrame, after: pl.DataFrame, edges: Sequence[int], asked_by: str) -> Drawing | None:
     """Exposure of the first temperature as it is, and with a correction by length."""
-    if after.filter(asked_by=asked_by).is_empty():
+    after = after.filter(asked_by=asked_by)
+    if after.is_empty():
         return None
     tables = [
-        table.filter(pl.col("temperature") == after["temperature"][0]).with_columns(pl.lit(name).alias("temperature"))
+        table.filter(pl.col("temperature") == after["temperature"][0], asked_by=asked_by).with_columns(
+            temperature=pl.lit(name)
+        )
         for name, table in (("cosine", before), ("corrected by length", after))
     ]
-    return exposure_by_length(pl.concat([t.select(before.columns) for t in tables]), edges, asked_by)
+    return exposure_by_length(pl.concat([table.select(before.columns) for table in tables]), edges)
 
 
-def _by_length(table: pl.DataFrame, edges: Sequence[int], title: str, name: str) -> alt.Chart | None:
-    """A figure's mean over length intervals, a line for each temperature."""
+def _by_length(table: pl.DataFrame, edges: Sequence[int], name: str, title: str) -> Drawing | None:
+    """A figure's mean over length intervals: a line for each temperature, and a dash for each `line` of the table."""
     names = [interval_name(edge, edges) for edge in sorted(table["interval_a"].unique())]
+    kinds = table["line"].unique(maintain_order=True).to_list() if "line" in table.columns else []
     rows = [
         point(
-            row["temperature"], "", interval_name(row["interval_a"], edges), row[f"{name}_mean"],
-            row[f"{name}_se_superpopulation"],
+            row["temperature"], row["line"] if len(kinds) > 1 else "", interval_name(row["interval_a"], edges),
+            row[f"{name}_mean"], row[f"{name}_se_superpopulation"],
         )
         for row in table.to_dicts()
     ]  # fmt: skip
-    return lines(rows, names, ("length in tokens", title), zero=True)
+    return lines(rows, names, ("length in tokens", title), kinds, zero=True)
 
 
-def heatmap(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
+def heatmap(table: pl.DataFrame, edges: Sequence[int]) -> Drawing | None:
     """Mean cosine between every two length intervals, one panel per temperature."""
     if table.is_empty():
         return None
-    mirrored = pl.concat(
-        [table, table.rename({"interval_a": "interval_b", "interval_b": "interval_a"}).select(table.columns)]
-    ).unique()
-    rows = [
-        {
-            "temperature": r["temperature"],
-            "a": interval_name(r["interval_a"], edges),
-            "b": interval_name(r["interval_b"], edges),
-        }
-        | {"mean cosine": r["cosine_mean"], "pairs": r["pairs"]}
-        for r in mirrored.sort("temperature", "interval_a", "interval_b").to_dicts()
-    ]
     names = [interval_name(edge, edges) for edge in edges]
-    panels = [
-        alt.Chart(alt.Data(values=[row for row in rows if row["temperature"] == label]))
-        .mark_rect()
-        .encode(
+    panels = {}
+    for (label,), cells in table.group_by("temperature", maintain_order=True):
+        both = {(row["interval_a"], row["interval_b"]): row for row in cells.to_dicts()}
+        both |= {(b, a): row for (a, b), row in both.items()}
+        rows = [
+            {"a": interval_name(a, edges), "b": interval_name(b, edges), "mean cosine": row["cosine_mean"]}
+            | {"pairs": row["pairs"]}
+            for (a, b), row in sorted(both.items())
+        ]
+        chart = alt.Chart(alt.Data(values=rows)).mark_rect()
+        chart = chart.encode(
             x=alt.X("a:O", sort=names, title="tokens"),
             y=alt.Y("b:O", sort=names[::-1], title="tokens"),
             color=alt.Color(
@@ -112,13 +110,16 @@ def heatmap(table: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
             ),
             tooltip=["a:O", "b:O", alt.Tooltip("mean cosine:Q", format=".4f"), alt.Tooltip("pairs:Q", format=",")],
         )
-        .properties(width=260, height=260, title=_title(label))
-        for label in table["temperature"].unique(maintain_order=True)
-    ]
-    return alt.concat(*panels, columns=2, spacing=28)
+        shown = sorted({a for a, _ in both})
+        figures = [
+            [interval_name(b, edges), *(number(both[a, b]["cosine_mean"]) if (a, b) in both else "–" for a in shown)]
+            for b in shown
+        ]
+        panels[str(label)] = Drawing(chart, Table(("tokens", *(interval_name(a, edges) for a in shown)), figures))
+    return side_by_side(panels, _PANEL)
 
 
-def effects(table: pl.DataFrame) -> alt.Chart | None:
+def effects(table: pl.DataFrame) -> Drawing | None:
     """The changes that each temperature makes, with 95 % intervals."""
     if table.is_empty():
         return None
@@ -131,15 +132,29 @@ def effects(table: pl.DataFrame) -> alt.Chart | None:
     return about_zero(rows, "change against the first temperature", colour(temperatures), temperatures[1:])
 
 
-def scatter(table: pl.DataFrame) -> alt.Chart | None:
+def scatter(table: pl.DataFrame) -> Drawing | None:
     """The plane of (d_μ, d_Σ) with its marginals (S2 Fig 17), one panel per temperature."""
     if table.is_empty():
         return None
-    panels = [
-        _plane(table.filter(pl.col("temperature") == label), label)
-        for label in table["temperature"].unique(maintain_order=True)
+    by_label = [(str(label), rows) for (label,), rows in table.group_by("temperature", maintain_order=True)]
+    charts = [_plane(rows, label) for label, rows in by_label]
+    figures = [(label, *cells) for label, rows in by_label for cells in _marginal_figures(rows.filter(kind="bin"))]
+    return Drawing(
+        alt.concat(*charts, columns=2, spacing=28), Table(("temperature", "d_Σ", "pairs", "share", "mean d_μ"), figures, 2)
+    )
+
+
+def _marginal_figures(bins: pl.DataFrame) -> list[tuple[str, ...]]:
+    """The pairs of each fifth of d_Σ, and the mean d_μ of these."""
+    total, width = bins["pairs"].sum(), 0.2
+    middle = pl.col("d_mu") + pl.col("d_mu_width") / 2
+    grouped = bins.group_by((pl.col("d_sigma") / width + 1e-9).floor().cast(pl.Int64).alias("place")).agg(
+        pl.col("pairs").sum(), ((middle * pl.col("pairs")).sum() / pl.col("pairs").sum()).alias("d_mu")
+    )
+    return [
+        (f"{width * place:.1f} to {width * (place + 1):.1f}", count(pairs, "pair"), share(pairs / total), number(d_mu))
+        for place, pairs, d_mu in grouped.sort("place").iter_rows()
     ]
-    return alt.concat(*panels, columns=2, spacing=28)
 
 
 def _plane(table: pl.DataFrame, label: str) -> alt.Chart:
@@ -164,7 +179,7 @@ def _plane(table: pl.DataFrame, label: str) -> alt.Chart:
         .encode(y=alt.Y("low:Q", title=None, axis=None), y2="high:Q", x=alt.X("pairs:Q", axis=None))
         .properties(width=40, height=size)
     )
-    return alt.vconcat(top.properties(title=_title(label)), alt.hconcat(points, side, spacing=4), spacing=4)
+    return alt.vconcat(top.properties(title=panel_title(label)), alt.hconcat(points, side, spacing=4), spacing=4)
 
 
 def _marginal(bins: pl.DataFrame, column: str) -> alt.Chart:
@@ -172,8 +187,3 @@ def _marginal(bins: pl.DataFrame, column: str) -> alt.Chart:
     counts = bins.group_by(column).agg(pl.col("pairs").sum()).sort(column).to_dicts()
     rows = [{"low": r[column], "high": r[column] + width, "pairs": r["pairs"]} for r in counts]
     return alt.Chart(alt.Data(values=rows)).mark_rect(color=COLOURS[0], opacity=0.5)
-
-
-def _title(label: str) -> alt.TitleParams:
-    """A panel's title, smaller where the label is long: a panel is no wider than 260 pixels."""
-    return alt.TitleParams(text=label, fontSize=13 if len(label) <= 24 else 10)

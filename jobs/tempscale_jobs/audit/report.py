@@ -1,29 +1,36 @@
-"""Tables -> one self-contained HTML page that works offline."""
+"""Tables -> the report of an audit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
 
-from tempscale_jobs.audit import charts as figures
-from tempscale_jobs.audit import verdict
-from tempscale_jobs.audit.advice import Advice, advice
+from tempscale_jobs.audit import charts, verdict
+from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.words import NOTE, corrected, headline, labelled, left_out, protocol, thresholds
-from tempscale_jobs.nights import charts as night_figures
+from tempscale_jobs.nights.charts import over_nights
 from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.nights.night import notes_in_brief
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
-from tempscale_jobs.report.text import count, estimate, interval_name, labels, number
+from tempscale_jobs.report.provenance import how_made
+from tempscale_jobs.report.sections import Part, Report, Section, Table, caption, drawn, group, subject, tabled
+from tempscale_jobs.report.text import count, estimate, interval_name, labels, number, share, share_of
 from tempscale_jobs.steps import calibration
 from tempscale_jobs.tables.audit import EXCERPTS, TABLES
 
+Row = dict[str, Any]
 _SHOWN = 5
 
 
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Sequence[dict[str, Any]] = ()) -> Page:
+def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Sequence[Section] = ()) -> Page:
+    """The page of `report_of`."""
+    return page(report_of(tables, run, sections), run["config"])
+
+
+def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Sequence[Section] = ()) -> Report:
     """The report of an audit, from its tables by name (`excerpts` may be absent) and the content of run.json.
 
     `sections` are made from `diagnose` and `evaluate` runs of the same models.
@@ -31,154 +38,333 @@ def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Seque
     # A run of an older version lacks the newer tables.
     known = {t.name: pl.DataFrame(pl.from_arrow(t.schema().empty_table())) for t in TABLES if t is not EXCERPTS}
     tables = known | tables
-    names = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True))
-    edges = run["config"]["analysis"]["intervals"]
+    names, edges = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True)), _edges(run)
     tables = labelled(tables, edges)
     trend = pl.DataFrame(run.get("trend", []), infer_schema_length=None)
     if not trend.is_empty():
         trend = trend.with_columns(pl.col("temperature").replace(names))
-    sentences_of = headline(tables, edges)
-    models = [_model(place, name, _Given(tables, edges, trend, run)) for place, name in enumerate(sentences_of)]
-    chunked = run["config"].get("embedding", {}).get("long") == "chunk"
-    for model in models:
-        model["notes"] = protocol(run.get("models", {}).get(model["name"], {}), edges, chunked)
-    charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
-    small = {tile["id"]: tile["chart"] for model in models for tile in model["tiles"] if tile["chart"] is not None}
-    charts |= {
-        f"{section['id']}-{key}": chart
-        for section in sections
-        for key, chart in section["charts"].items()
-        if chart is not None
-    }
-    return page(
-        "report.html.j2",
-        run,
-        charts | small,
-        {_relabelled(step, names): timing["seconds"] for step, timing in run.get("steps", {}).items()},
-        models=models,
-        small=list(small),
-        sentences={m: [sentence.replace(" ± ", "\u00a0±\u00a0") for sentence in lines] for m, lines in sentences_of.items()},
-        note=NOTE,
-        left_out=left_out(tables, run),
-        gate=tables["gate"].to_dicts() if "gate" in tables else [],
-        gate_notes=notes(run["gate"]) if "gate" in run else [],
-        gate_in_brief=_gate_in_brief(run["gate"]) if run.get("gate", {}).get("failed") is not None else [],
-        analysed=_analysed(run, models),
-        temperatures=names,
-        layers=[section for section in sections if section["kind"] == "layers"],
-        downstream=[section for section in sections if section["kind"] == "downstream"],
-        nights=trend["night"].n_unique() if not trend.is_empty() else 0,
+    parts = [
+        _part(f"m{place}", name, sentences, _Audited(tables, trend, run))
+        for place, (name, sentences) in enumerate(headline(tables, edges).items())
+    ]
+    gate = tables["gate"].to_dicts() if "gate" in tables else []
+    return Report(
+        "Do these embeddings collapse?",
+        subject(run, _analysed(run, tables["collapse_summary"])),
+        parts,
+        alerts=[*_failed(run), *left_out(tables, run)],
+        notes=_other_notes(run),
+        before=_gate(gate, run),
+        after=[*sections, *_not_measured(sections, trend), _how_made(run, tables, names)],
     )
 
 
-def _gate_in_brief(judged: dict[str, Any]) -> list[str]:
-    """The first failed check, or how many there were and what else is to be known."""
-    failed, checks = judged["failed"], judged["checks"]
-    return [*failed[:1]] if failed else [*([count(checks, "check")] if checks else []), *notes_in_brief(judged)]
+def _edges(run: dict[str, Any]) -> list[int]:
+    edges: list[int] = run["config"]["analysis"]["intervals"]
+    return edges
 
 
-class _Given(NamedTuple):
-    """What the section of a model is made of."""
+# ---------------------------------------------------------------------------------------------- the gate
+
+
+def _failed(run: dict[str, Any]) -> list[str]:
+    """The first failed check of a night, and how many more there are."""
+    failed = run.get("gate", {}).get("failed") or []
+    more = f" {count(len(failed) - 1, 'more check')} failed too." if failed[1:] else ""
+    return [f"The gate failed: {failed[0]}.{more}"] if failed else []
+
+
+def _other_notes(run: dict[str, Any]) -> list[str]:
+    """What else is to be known of a night: how many checks held, or that there were none."""
+    judged = run.get("gate", {})
+    if judged.get("failed"):
+        return []
+    if judged.get("failed") is not None and judged["verdict"] != "none":
+        checks = [count(judged["checks"], "check")] if judged["checks"] else []
+        return [f"The gate held: {'; '.join([*checks, *notes_in_brief(judged)])}."]
+    none = "No gate: this run is not checked. A [gate] in its configuration checks it against thresholds and other nights."
+    return [none, *judged.get("unreadable_nights", [])]
+
+
+def _gate(rows: list[Row], run: dict[str, Any]) -> list[Section]:
+    """Every check of a night."""
+    if not rows:
+        return []
+    cells = [
+        (
+            row["figure"], f"{row['model']}, {row['temperature']}", row["verdict"], number(row["value"]),
+            f"± {row['limit']}" if row["check"] == "drift" else str(row["limit"]),
+            number(row["baseline_value"]), number(row["change"]), number(row["noise"]),
+        )
+        for row in rows
+    ]  # fmt: skip
+    heads = ("figure", "at", "verdict", "tonight", "limit", "baseline", "change", "noise")
+    title, note = caption("gate", false_alarms=share(run["config"]["gate"]["false_alarms"]))
+    failed = run["gate"]["failed"]
+    title = f"{title} {'failed' if failed else 'held'}"
+    return [Section(title, [*failed, *notes(run["gate"])], note, table=Table(heads, cells, 3), folded=not failed)]
+
+
+# ---------------------------------------------------------------------------------------------- one model
+
+
+class _Audited(NamedTuple):
+    """What the part of a model is made of."""
 
     tables: dict[str, pl.DataFrame]
-    edges: list[int]
     trend: pl.DataFrame
     """The nights of the record."""
     run: dict[str, Any]
 
 
-def _model(place: int, name: str, inputs: _Given) -> dict[str, Any]:
-    """The section of the page for one model."""
-    tables, edges, trend, run = inputs
-    model_tables = {key: table.filter(pl.col("model") == name) for key, table in tables.items() if "model" in table.columns}
-    excerpts = {r["text_id"]: r for r in tables["excerpts"].to_dicts()} if "excerpts" in tables else None
-    first, found = model_tables["collapse_summary"].row(0, named=True), Findings.read(tables["findings"])
-    shown_trend = trend if trend.is_empty() else trend.filter(pl.col("temperature") == first["temperature"])
-    if (
-        tables["collapse_summary"]["model"].n_unique() > 1
-    ):  # With one model in the run, the nights of an earlier model stay in the chart and are marked.
-        shown_trend = shown_trend if shown_trend.is_empty() else shown_trend.filter(pl.col("model") == name)
-    nights = verdict.TILES if not shown_trend.is_empty() and shown_trend["night"].n_unique() > 1 else ()
-    model_trend = shown_trend if shown_trend.is_empty() else shown_trend.filter(pl.col("model") == name)
-    cells = model_tables["cosine_histogram"].filter(pl.col("temperature") == first["temperature"])
-    card = calibration.card(cells)
-    asked_by = "queries" if "queries" in run else "corpus"
-    return {
-        "id": f"m{place}",
-        "name": name,
-        "advice": [
-            Advice(line.text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%"), line.command)
-            for line in advice(tables, first, run)
+class _Model(NamedTuple):
+    """One model of an audit."""
+
+    id: str
+    tables: dict[str, pl.DataFrame]
+    """Of this model alone."""
+    rows: list[Row]
+    """Its rows of collapse_summary, by temperature."""
+    edges: list[int]
+    run: dict[str, Any]
+
+    @property
+    def asked_by(self) -> str:
+        """Whose searches count: those of the queries where there are any."""
+        return "queries" if "queries" in self.run else "corpus"
+
+
+def _part(place: str, name: str, sentences: Sequence[str], audited: _Audited) -> Part:
+    """What the report says of one model."""
+    tables, trend, run = audited
+    of_model = {key: table.filter(model=name) for key, table in tables.items() if "model" in table.columns}
+    model = _Model(place, of_model, of_model["collapse_summary"].to_dicts(), _edges(run), run)
+    first, found = model.rows[0], Findings.read(tables["findings"])
+    if not trend.is_empty():
+        trend = trend.filter(temperature=first["temperature"])
+        if tables["collapse_summary"]["model"].n_unique() > 1:
+            # With one model in the run, the nights of an earlier model stay in the chart and are marked.
+            trend = trend.filter(model=name)
+    chunked = run["config"].get("embedding", {}).get("long") == "chunk"
+    encoded = protocol(run.get("models", {}).get(name, {}), model.edges, chunked)
+    excerpts = {row["text_id"]: row for row in tables["excerpts"].to_dicts()} if "excerpts" in tables else None
+    return Part(
+        place,
+        name,
+        verdict.answer(first, found),
+        verdict.figures(first, found, trend if trend.is_empty() else trend.filter(model=name), place),
+        [(line.text, line.command) for line in advice(tables, first, run)],
+        [
+            Section("In words", sentences, NOTE),
+            *_length(model),
+            *_exposure(model, corrected(tables, first, model.asked_by, model.edges)),
+            *_threshold(model),
+            *_second_order(model),
+            *_nights(place, trend),
+            *_worst(model, excerpts),
+            *_by_temperature(model, encoded),
+            *_assumptions(model),
         ],
-        "verdict": verdict.answer(first, found).replace(" ± ", "\u00a0±\u00a0"),
-        "tiles": verdict.tiles(first, found, model_trend, f"m{place}"),
-        "temperature": first["temperature"],
-        "texts": model_tables["collapse_summary"]["texts"][0],
-        "summary": [_strip(row) for row in model_tables["collapse_summary"].to_dicts()],
-        "charts": {
-            "cosine": figures.cosine_by_length(model_tables["length_collapse"], edges),
-            "heatmap": figures.heatmap(model_tables["length_collapse"], edges),
-            "probe": figures.prefix_probe(model_tables["prefix_probe"]),
-            "exposure": figures.exposure_by_length(model_tables["exposure"], edges, "corpus"),
-            "queries": figures.exposure_by_length(model_tables["exposure"], edges, "queries"),
-            "thresholds": figures.percentiles(card, edges),
-            "corrected": figures.exposure_corrected(
-                model_tables["exposure"], model_tables["exposure_corrected"], edges, asked_by
-            ),
-            "effects": figures.effects(model_tables["temperature_effect"]),
-            "scatter": figures.scatter(model_tables["socm_scatter"]),
-            "socm": figures.socm_by_length(model_tables["socm"], edges),
-        }
-        | {f"nights-{key}": night_figures.chart(shown_trend, key, label) for key, label in nights},
-        "nights": [(f"nights-{key}", label) for key, label in nights],
-        "collapsed": _first(model_tables["collapsed_texts"], "nearness", "hub"),
-        "pairs": _first(model_tables["socm_pairs"], "socm", "same_mean"),
-        "search": model_tables["socm_search"].to_dicts(),
-        "duplicates": model_tables["near_duplicates"].filter(pl.col("rank") <= _SHOWN).to_dicts(),
-        "excerpts": excerpts,
-        "several": model_tables["collapse_summary"].height > 1,
-        "thresholds": thresholds(card, edges),
-        "percentiles": _percentiles(card, edges),
-        "corrected": corrected(tables, first, asked_by, edges),
-    }
+    )
 
 
-def _percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> list[list[str]]:
-    """The 99th percentile of random pairs by the length of both: the head, then a row for each length."""
+def _length(model: _Model) -> list[Section]:
+    cells, probe = model.tables["length_collapse"], charts.prefix_probe(model.tables["prefix_probe"])
+    missing = [] if probe else ["There is no prefix probe: too few texts are long enough, or it was left out."]
+    return group(
+        "Length",
+        drawn(model.id, "cosine", charts.inside_intervals(cells, model.edges, "cosine", "mean cosine")),
+        drawn(model.id, "heatmap", charts.heatmap(cells, model.edges)),
+        drawn(model.id, "probe", probe),
+        drawn(model.id, "effects", charts.effects(model.tables["temperature_effect"])),
+        sentences=missing,
+    )  # fmt: skip
+
+
+def _exposure(model: _Model, sentence: str) -> list[Section]:
+    before, after = (model.tables[name] for name in ("exposure", "exposure_corrected"))
+    corrected_too = drawn(model.id, "corrected", charts.exposure_corrected(before, after, model.edges, model.asked_by))
+    return group(
+        "Whose texts fill the results",
+        drawn(model.id, "exposure", charts.exposure_by_length(before, model.edges)),
+        corrected_too,
+        sentences=[sentence] if sentence and corrected_too else [],
+    )
+
+
+def _threshold(model: _Model) -> list[Section]:
+    cells = model.tables["cosine_histogram"].filter(temperature=model.rows[0]["temperature"])
+    card = calibration.card(cells)
+    sentence = thresholds(card, model.edges)
+    if not sentence:
+        none = "There are no percentiles of random pairs: not every pair was compared. A sample has them:"
+        return [Section("Which threshold", [f"{none} --cosine full --sample 20000."], folded=True)]
+    return group(
+        "Which threshold",
+        drawn(model.id, "thresholds", charts.percentiles(card, model.edges)),
+        tabled("percentiles", _percentiles(card, model.edges)),
+        sentences=[sentence],
+    )  # fmt: skip
+
+
+def _percentiles(card: Sequence[Row], edges: Sequence[int]) -> Table:
+    """The 99th percentile of random pairs by the length of both."""
     known = {(row["interval_a"], row["interval_b"]): row["percentiles"]["99"] for row in card[1:]}
-    shown_edges = [edge for edge in edges if any(edge in pair for pair in known)]
-    head = ["", *(interval_name(edge, edges) for edge in shown_edges)]
-    return [head] + [
-        [interval_name(b, edges), *("" if a > b else number(known.get((a, b))) for a in shown_edges)] for b in shown_edges
+    shown = [edge for edge in edges if any(edge in pair for pair in known)]
+    rows = [(interval_name(b, edges), *("" if a > b else number(known.get((a, b))) for a in shown)) for b in shown]
+    return Table(("tokens", *(interval_name(edge, edges) for edge in shown)), rows)
+
+
+def _second_order(model: _Model) -> list[Section]:
+    return group(
+        "Second-order collapse",
+        drawn(model.id, "scatter", charts.scatter(model.tables["socm_scatter"])),
+        drawn(model.id, "socm", charts.inside_intervals(model.tables["socm"], model.edges, "socm", "mean SOCM")),
+        sentences=[] if len(model.tables["socm_scatter"]) else ["SOCM was not measured."],
+    )  # fmt: skip
+
+
+def _nights(place: str, trend: pl.DataFrame) -> list[Section]:
+    """The four figures over the nights, from the second on."""
+    if trend.is_empty() or trend["night"].n_unique() < 2:
+        return []
+    figures = [over_nights(f"{place}-nights", trend, name, label) for name, label in verdict.FIGURES]
+    return group("Nights", *figures)
+
+
+def _worst(model: _Model, excerpts: Mapping[str, Row] | None) -> list[Section]:
+    """The first texts and pairs of each ranking, with their excerpts."""
+
+    def text(row: Row, side: str = "") -> str:
+        text_id = row[f"text_id{side}"]
+        lines = [f"{text_id} · {count(row[f'tokens{side}'], 'token')}"]
+        if excerpts and text_id in excerpts:
+            excerpt = excerpts[text_id]
+            lines.append(excerpt["excerpt"] + " …" * (excerpt["characters"] > len(excerpt["excerpt"])))
+        return "\n".join(lines)
+
+    def pair(row: Row) -> tuple[str, ...]:
+        return row["temperature"], text(row, "_a"), text(row, "_b")
+
+    parts = list[list[Section]]()
+    for ranking, figure in (("nearness", "mean cosine"), ("hub", "lists")):
+        cells = [(row["temperature"], text(row), number(row["value"])) for row in _first(model, "collapsed_texts", ranking)]
+        parts.append(tabled(ranking, Table(("temperature", "text", figure), cells, words=2)))
+    heads = ("temperature", "one text", "the other")
+    near = [(*pair(row), number(row["cosine"])) for row in _first(model, "near_duplicates")]
+    parts.append(tabled("duplicates", Table((*heads, "cosine"), near, words=3)))
+    figures = {"SOCM": "socm", "d_μ": "d_mu", "d_Σ": "d_sigma", "cosine": "cosine"}
+    for ranking, captioned in (("socm", "most_collapsed"), ("same_mean", "same_mean")):
+        rows = _first(model, "socm_pairs", ranking)
+        worst = [(*pair(row), *(number(row.get(name)) for name in figures.values())) for row in rows]
+        parts.append(tabled(captioned, Table((*heads, *figures), worst, words=3), _searched(model, ranking)))
+    if not any(parts):
+        return []
+    sentences = [] if excerpts is not None else ["Their texts were left out on request."]
+    return group("Worst texts and pairs", *parts, sentences=sentences, folded=True, searched=excerpts is not None)
+
+
+def _first(model: _Model, table: str, ranking: str | None = None) -> list[Row]:
+    """The first rows of a ranking."""
+    first = model.tables[table].filter(pl.col("rank") <= _SHOWN)
+    rows: list[Row] = (first if ranking is None else first.filter(ranking=ranking)).to_dicts()
+    return rows
+
+
+def _searched(model: _Model, ranking: str) -> list[str]:
+    return [
+        f"{row['temperature']}: of all {count(row['pairs'], 'pair')} of the corpus, {row['kept_by_traces']:,} passed the "
+        f"bound by traces and {row['kept_by_frobenius']:,} the bound by Frobenius norms; these were computed exactly."
+        for row in model.tables["socm_search"].filter(ranking=ranking).to_dicts()
+    ]
+
+
+def _by_temperature(model: _Model, encoded: Sequence[str]) -> list[Section]:
+    """Every figure under every temperature."""
+    estimates = {
+        "mean cosine": "cosine_mean", "collapse gap": "collapse_gap", "prefix gap": "prefix_gap", "mean SOCM": "socm_mean",
+        "exposure of the shortest": "exposure_short", "exposure of the longest": "exposure_long",
+    }  # fmt: skip
+    numbers = {"effective rank": "effective_rank", "hubness (skewness of N_k)": "k_occurrence_skewness"}
+    counts = {"near-duplicate pairs": "near_duplicate_pairs", "texts": "texts"}
+    rows = [(label, *(estimate(row, name) for row in model.rows)) for label, name in estimates.items()]
+    rows += [(label, *(number(row[name]) for row in model.rows)) for label, name in numbers.items()]
+    rows += [(label, *(_counted(row[name]) for row in model.rows)) for label, name in counts.items()]
+    table = Table(("figure", *(row["temperature"] for row in model.rows)), rows)
+    return [Section("Figures by temperature", encoded, table=table, folded=True)]
+
+
+def _counted(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _assumptions(model: _Model) -> list[Section]:
+    """How often the assumptions of the papers do not hold."""
+    heads = (
+        "temperature", "texts with tr Σ > 2", "pairs with SOCM > 1", "texts that meet (n·w−1)/(n−1) ≥ 1/3", "truncated",
+    )  # fmt: skip
+    cells = [
+        (
+            row["temperature"], share_of(row, "spread_over_2_share"), share(row["socm_over_1_share"]),
+            share_of(row, "within_cosine_over_third_share"), share_of(row, "truncated_share"),
+        )
+        for row in model.rows
     ]  # fmt: skip
+    return [Section("Assumptions that broke", table=Table(heads, cells), folded=True)]
 
 
-def _first(table: pl.DataFrame, *rankings: str) -> dict[str, list[dict[str, Any]]]:
-    """The first rows of each ranking."""
-    first = table.filter(pl.col("rank") <= _SHOWN)
-    return {ranking: first.filter(pl.col("ranking") == ranking).to_dicts() for ranking in rankings}
+# ---------------------------------------------------------------------------------------------- all models
 
 
-def _analysed(run: dict[str, Any], models: list[dict[str, Any]]) -> str:
+def _analysed(run: dict[str, Any], summary: pl.DataFrame) -> str:
     """How many texts the figures are computed from: fewer than were read where a model rejected some."""
-    taken = run["corpus"]["analysed"]
-    fewest, most = min(m["texts"] for m in models), max(m["texts"] for m in models)
+    taken, texts = run["corpus"]["analysed"], summary.unique("model", keep="first")["texts"].to_list()
+    fewest, most = min(texts), max(texts)
     if fewest == taken:
         return count(taken, "text")
-    texts = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
-    return f"{texts} of {count(taken, 'text')} ({'by model, ' if fewest < most else ''}the rest rejected by the model)"
+    analysed = f"{fewest:,}" if fewest == most else f"{fewest:,} to {most:,}"
+    return f"{analysed} of {count(taken, 'text')} ({'by model, ' if fewest < most else ''}the rest rejected by the model)"
 
 
-def _relabelled(step: str, names: dict[str, str]) -> str:
-    """A step's name with the temperature's label instead of its text, which may be hundreds of characters long."""
-    for text in sorted(names, key=len, reverse=True):
-        step = step.replace(f"τ {text}", names[text])
-    return step
+def _not_measured(sections: Sequence[Section], trend: pl.DataFrame) -> list[Section]:
+    """What other commands would add to this report."""
+    add = "tempscale report RUN --with FOLDER adds its findings here"
+    sentences = [] if sections else [
+        f"Reasons, layer by layer: tempscale diagnose on the same corpus and model; {add}.",
+        f"Scores of tasks under each temperature: tempscale evaluate on the same model; {add}.",
+    ]  # fmt: skip
+    if trend.is_empty() or trend["night"].n_unique() < 2:
+        sentences.append("This is the first night of its record. tempscale history draws all nights.")
+    return group("Not in this report", sentences=sentences, folded=True)
 
 
-def _strip(row: dict[str, Any]) -> dict[str, Any]:
-    figure_texts = {
-        f"{figure}_text": estimate(row, figure)
-        for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "exposure_short", "exposure_long")
-    }
-    return row | figure_texts
+def _how_made(run: dict[str, Any], tables: Mapping[str, pl.DataFrame], names: Mapping[str, str]) -> Section:
+    corpus, analysis = run["corpus"], run["config"]["analysis"]
+    exact = analysis.get("socm_regularization", 0) == 0 and analysis.get("socm_tolerance", 0) == 0
+    read = (
+        f"{count(corpus['read'], 'row')} read, {corpus['rejected']:,} rejected, {count(corpus['usable'], 'usable text')}, "
+        f"of which {corpus['analysed']:,} taken"
+    )
+    rejected = [f"{rows} × {reason}" for reason, rows in corpus.get("rejected_reasons", {}).items()]
+    texts = dict(tables["collapse_summary"].unique("model", keep="first").select("model", "texts").iter_rows())
+    models = {name: [*_of_model(known, texts[name], corpus["analysed"])] for name, known in run.get("models", {}).items()}
+    corpus_lines = [str(corpus.get("source", "–")), read, *rejected]
+    return how_made(run, "how_audit", names, corpus=corpus_lines, models=models, exact="exact and " * exact)
+
+
+def _of_model(known: Mapping[str, Any], texts: int, analysed: int) -> Iterator[str]:
+    """How many texts a model embedded, and in which precision."""
+    yield (
+        f"{count(texts, 'text')} analysed, {analysed - texts:,} rejected by the model because they have no finite embedding"
+    )
+    if precision := known.get("precision"):
+        yield (
+            f"computed in {precision['precision']}: cosine to float32 {precision['cosine_least']:.6f} at least, "
+            f"{precision['cosine_mean']:.6f} in the mean, over {count(precision['texts'], 'text')}"
+        )
+    for text, moved in known.get("cosine_rounding", {}).items():
+        yield (
+            f"τ {text}: pairs from embeddings rounded to {moved['precision']}: a cosine is off by at most "
+            f"{moved['largest_cosine_error']:.1g}; means are exact (rounded, they would be off by "
+            f"{moved['largest_mean_error']:.1g})"
+        )

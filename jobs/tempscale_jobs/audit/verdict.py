@@ -8,10 +8,11 @@ import polars as pl
 
 from tempscale_jobs.nights.charts import sparkline
 from tempscale_jobs.report.findings import Finding, Findings, changed
-from tempscale_jobs.report.text import count, estimate, number
+from tempscale_jobs.report.sections import Figure
+from tempscale_jobs.report.text import count, estimate, number, parted
 
 Row = dict[str, Any]
-TILES = (
+FIGURES = (
     ("cosine_mean", "mean cosine"),
     ("collapse_gap", "collapse gap"),
     ("prefix_gap", "prefix gap"),
@@ -65,23 +66,19 @@ def _size(finding: Finding) -> str:
     return str(finding).removeprefix("−")
 
 
-def tiles(row: Row, found: Findings, trend: pl.DataFrame, place: str) -> list[dict[str, Any]]:
+def figures(row: Row, found: Findings, trend: pl.DataFrame, place: str) -> list[Figure]:
     """The four figures of `row`, each with its meaning, its change under other temperatures and its trend over nights.
 
-    `place` is the model's id on the page, and begins the id of each tile.
+    `place` begins the keys of the trends.
     """
-    figures = []
-    for name, label in TILES:
-        value, _, error = estimate(row, name).partition(" ± ")
-        changes = [f"{change.temperature}: {_signed(change)}" for change in found.named(changed(name), row["model"])]
-        figures.append(
-            {
-                "id": f"{place}-trend-{name}", "name": label, "value": value, "error": error,
-                "says": _says(row, name, found), "changes": changes, "chart": sparkline(trend, name),
-                "nights": 0 if trend.is_empty() else trend[name].drop_nulls().len(),
-            }
-        )  # fmt: skip
-    return figures
+    return [
+        Figure(
+            f"{label}, {row['temperature']}", *parted(estimate(row, name)), _says(row, name, found),
+            [f"{change.temperature}: {_signed(change)}" for change in found.named(changed(name), row["model"])],
+            f"{place}-trend-{name}", sparkline(trend, name),
+        )
+        for name, label in FIGURES
+    ]  # fmt: skip
 
 
 def _says(row: Row, name: str, found: Findings) -> str:

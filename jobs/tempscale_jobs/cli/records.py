@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tempscale_jobs.cli.options import AS_JSON, argument, option
 from tempscale_jobs.cli.start import answered
+
+if TYPE_CHECKING:
+    from tempscale_jobs.report.sections import Section
 
 app = typer.Typer()
 _MOST = 1_000_000
@@ -256,6 +259,7 @@ def report(
     from tempscale_jobs.diagnose import report as diagnose_report
     from tempscale_jobs.errors import UsageError
     from tempscale_jobs.evaluate import report as evaluate_report
+    from tempscale_jobs.pairs import report as pairs_report
     from tempscale_jobs.runs import inventory
     from tempscale_jobs.runs.folder import REPORT, finished
     from tempscale_jobs.tune import report as tune_report
@@ -263,7 +267,7 @@ def report(
 
     pages = {
         "audit": audit_report.render, "diagnose": diagnose_report.render, "evaluate": evaluate_report.render,
-        "tune": tune_report.render,
+        "pairs": pairs_report.render, "tune": tune_report.render,
     }  # fmt: skip
     storage = finished(run)
     record, tables = inventory.results(storage)
@@ -277,14 +281,12 @@ def report(
     _say(f"report: {masked(storage.root)}/report.html")
 
 
-_CHARTS = {"layers": ("filter", "parts", "contraction", "concentration"), "downstream": ("changes", "types", "best")}
-
-
-def _findings(folder: str, audited: dict[str, Any], number: int) -> list[dict[str, Any]]:
+def _findings(folder: str, audited: dict[str, Any], number: int) -> list[Section]:
     """What a run of `diagnose` or `evaluate` found of each model of an audit; `number` keeps ids on the page apart."""
     from tempscale_jobs.diagnose import report as diagnose_report
     from tempscale_jobs.errors import UsageError
     from tempscale_jobs.evaluate import report as evaluate_report
+    from tempscale_jobs.report.sections import Section
     from tempscale_jobs.runs import inventory
     from tempscale_jobs.runs.folder import finished
     from tempscale_jobs.urls import masked
@@ -292,27 +294,20 @@ def _findings(folder: str, audited: dict[str, Any], number: int) -> list[dict[st
     storage = finished(folder, "--with ")
     record, tables = inventory.results(storage)
     command = record.get("command", "audit")
-    if command == "diagnose":
-        kind, models = "layers", diagnose_report.of_models(tables, record)
-    elif command == "evaluate":
-        kind, models = "downstream", evaluate_report.of_models(tables, record)
-    else:
+    pages = {"diagnose": ("Layers", diagnose_report.parts_of), "evaluate": ("Downstream", evaluate_report.parts_of)}
+    if command not in pages:
         raise UsageError(f"--with '{masked(folder)}' holds a run of tempscale {command}; give one of diagnose or evaluate")
+    title, parts_of = pages[command]
+    models = parts_of(tables, record, f"{title.lower()}{number}m")
     known = {model["fingerprint"] for model in audited["models"].values()}
-    same = [model for model in models if record["models"][model["name"]]["fingerprint"] in known]
+    same = [model for model in models if record["models"][model.name]["fingerprint"] in known]
     if not same:
         raise UsageError(
-            f"--with '{masked(folder)}' looks into {', '.join(model['name'] for model in models)}, and the audit has "
+            f"--with '{masked(folder)}' looks into {', '.join(model.name for model in models)}, and the audit has "
             f"{', '.join(audited['models'])}: no model is the same"
         )
-    return [
-        {
-            "id": f"{kind}{number}{model['id']}", "kind": kind, "name": model["name"],
-            "sentences": model["sentences"], "folder": masked(storage.root), "rows": model.get("rows"),
-            "charts": {key: model["charts"].get(key) for key in _CHARTS[kind]},
-        }
-        for model in same
-    ]  # fmt: skip
+    whole = f"The whole report: {masked(storage.root)}/report.html"
+    return [Section(f"{title}: {part.name}", [part.answer, whole], parts=part.sections, folded=True) for part in same]
 
 
 @app.command(rich_help_panel="Upkeep", epilog="Exit codes: 0 done · 2 the folder is no cache, or the options do not fit.")

@@ -1,4 +1,4 @@
-"""Tables of `tempscale diagnose` -> closing lines and one self-contained HTML page."""
+"""Tables of `tempscale diagnose` -> closing lines and the report."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import Any
 import polars as pl
 
 from tempscale_jobs.corpus.rows import mention_rejected
-from tempscale_jobs.diagnose import charts as figures
-from tempscale_jobs.diagnose import versions
+from tempscale_jobs.diagnose import charts, versions
 from tempscale_jobs.diagnose import words as sentences
 from tempscale_jobs.diagnose.findings import decide
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
+from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.screen import Screen, print_table
-from tempscale_jobs.report.text import interval_name, labels, with_error
+from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, group, subject, tabled
+from tempscale_jobs.report.text import count, interval_name, labels, number, parted, share, with_error
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.urls import masked
 
@@ -66,20 +67,34 @@ def _mean_of(rows: pl.DataFrame, column: str) -> str:
 
 _ROUNDING = 1 + 1e-4
 """A ratio to Theorem 2's bound above this is not explained by float32 rounding."""
+_COMPARED = {
+    "length": "σ_a, long − short texts", "temperature": "σ_a, against the first τ",
+    "versions": "σ_a, long − short versions", "versions_cosine": "cosine between documents, long − short versions",
+}  # fmt: skip
+_SAYS = {"rises": "rises", "falls": "falls", "noise": "no difference beyond noise", "unknown": "too few texts to tell"}
 
 
 def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
+    """The page of `report_of`."""
+    return page(report_of(tables, run), run["config"])
+
+
+def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     """The report of a run of `diagnose`, from its tables by name and the content of run.json."""
-    names, models = _names(tables), of_models(tables, run)
-    charts = {f"{m['id']}-{key}": chart for m in models for key, chart in m["charts"].items() if chart is not None}
-    steps = {step: record["seconds"] for step, record in run.get("steps", {}).items()}
-    side_by_side = _side_by_side(_labelled(tables)) if len(models) > 1 else None
-    if side_by_side is not None:
-        charts["all-together"] = side_by_side["charts"]["together"]
-    return page(
-        "diagnose.html.j2", run, charts, steps, models=models, temperatures=names, together=side_by_side,
-        left_out=_left_out(run),
+    parts, summary, corpus = parts_of(tables, run), tables["layer_summary"], run["corpus"]
+    texts = int(summary.filter(pl.col("interval").is_null())["texts"][0])
+    by = "document" if run["config"]["diagnosis"].get("versions_of") else "length"
+    where = subject(run, f"{count(texts, 'text')} looked into, by {by}")
+    read = f"{count(corpus['read'], 'row')} read, {corpus['rejected']:,} rejected; lengths measured for "
+    layers = summary.filter(pl.col("layer") >= 0).group_by("model").agg(pl.col("layer").n_unique())
+    made = how_made(
+        run, "how_diagnose", _names(tables),
+        corpus=[str(corpus.get("source", "–")), f"{read}{count(corpus['analysed'], 'text')}"],
+        models={model: [count(number, "layer")] for model, number in layers.iter_rows()},
     )  # fmt: skip
+    together = _side_by_side(_labelled(tables)) if len(parts) > 1 else []
+    left_out = filter(None, [_left_out(run)])
+    return Report("Why do these embeddings collapse?", where, parts, [*left_out], before=together, after=[made])
 
 
 def _left_out(run: dict[str, Any]) -> str:
@@ -89,12 +104,12 @@ def _left_out(run: dict[str, Any]) -> str:
     return mention_rejected("rows of the corpus", facts["rejected"] / facts["read"], facts.get("rejected_reasons", {}))
 
 
-def of_models(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[dict[str, Any]]:
-    """One section per model for a report page: its id, name, sentences, charts and tables."""
+def parts_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], prefix: str = "m") -> list[Part]:
+    """What a report says of each model; `prefix` begins the ids."""
     tables = _labelled(tables)
     edges = run["config"]["diagnosis"]["intervals"]
     names = tables["layer_summary"]["model"].unique(maintain_order=True)
-    return [_model(place, name, tables, edges) for place, name in enumerate(names)]
+    return [_part(f"{prefix}{place}", name, tables, edges) for place, name in enumerate(names)]
 
 
 def _names(tables: dict[str, pl.DataFrame]) -> dict[str, str]:
@@ -108,68 +123,103 @@ def _labelled(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     return {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
 
 
-def _side_by_side(tables: dict[str, pl.DataFrame]) -> dict[str, Any]:
-    """The section of the page that compares all models."""
+def _side_by_side(tables: dict[str, pl.DataFrame]) -> list[Section]:
+    """The section that compares all models."""
     summary, models = tables["layer_summary"], tables["layer_summary"]["model"].unique(maintain_order=True).to_list()
     last = summary.filter(pl.col("interval").is_null())
     last = last.filter(pl.col("layer") == pl.col("layer").max().over("model"))
-    columns = ("within_cosine", "spread", "rho", "lambda", "sigma_a_mean")
-    return {
-        "id": "all",
-        "charts": {"together": figures.together(summary)},
-        "sentences": sentences.of_models(tables, models[0]),
-        "texts": int(last["texts"][0]),
-        "rows": [
-            {"model": row["model"], "temperature": row["temperature"]}
-            | {"values": [with_error(row[f"{name}_mean"], row[f"{name}_se"]) for name in columns]}
-            for row in last.to_dicts()
-        ],
-    }
+    columns = {
+        "within_cosine": "within-text cosine", "spread": "S(X)/‖μ(X)‖²", "rho": "ρ", "lambda": "λ", "sigma_a_mean": "σ_a",
+    }  # fmt: skip
+    heads = ("model", "temperature")
+    rows = [
+        (row["model"], row["temperature"], *(with_error(row[f"{name}_mean"], row[f"{name}_se"]) for name in columns))
+        for row in last.to_dicts()
+    ]
+    return group(
+        f"Side by side: the same {count(int(last['texts'][0]), 'text')} in every model",
+        drawn("all", "together", charts.together(summary)),
+        tabled("last_layer", Table((*heads, *columns.values()), rows, words=2)),
+        sentences=sentences.of_models(tables, models[0]),
+    )  # fmt: skip
 
 
-def _model(place: int, name: str, tables: dict[str, pl.DataFrame], edges: list[int]) -> dict[str, Any]:
-    """The section of the page for one model."""
-    mine = {key: table.filter(pl.col("model") == name) for key, table in tables.items()}
+def _part(place: str, name: str, tables: dict[str, pl.DataFrame], edges: list[int]) -> Part:
+    """What the report says of one model: first the sentence that answers, then all with the charts."""
+    mine = {key: table.filter(model=name) for key, table in tables.items()}
     spectrum, summary = mine["spectrum_by_length"], mine["layer_summary"]
-    over_all = summary.filter(pl.col("interval").is_null())
     exceeded = (pl.col("sigma_a") > pl.col("sigma_a_bound")).mean().alias("over")
     heads = mine["heads"].group_by("temperature", maintain_order=True)
     broken = (pl.col("thm2_ratio") > _ROUNDING).sum().alias("broken")
     bounds = heads.agg(pl.col("thm2_ratio").max().alias("worst"), broken, exceeded, pl.len().alias("rows")).to_dicts()
-    return {
-        "id": f"m{place}",
-        "name": name,
-        "sentences": sentences.of_model(mine, bounds, edges),
-        "texts": int(over_all["texts"][0]),
-        "layers": int((over_all["layer"].unique() >= 0).sum()),
-        "charts": {
-            "filter": figures.filter_by_length(spectrum, edges),
-            "parts": figures.parts(summary),
-            "resemblance": figures.resemblance(spectrum, edges),
-            "repeated": figures.repeated(mine["repeated_tokens"]),
-            "contraction": figures.contraction(summary),
-            "concentration": figures.concentration(summary),
-            "map": figures.text_map(mine["map"], edges),
-            "pair": figures.two_texts(mine["two_texts"]) if "two_texts" in mine else None,
-        },
-        "bounds": bounds,
-        "distances": _distances(mine["map"], edges),
-    }
+    answer, *further = sentences.of_model(mine, bounds, edges) or ["Nothing is known of what length or temperature changes."]
+    theorems = Table(
+        (
+            "temperature", "Theorem 2: largest ratio to its bound", "heads that break it", "σ_a above Theorem 3's curve",
+            "heads × layers × texts",
+        ),
+        [
+            (row["temperature"], number(row["worst"]), f"{row['broken']:,}", share(row["over"]), f"{row['rows']:,}")
+            for row in bounds
+        ],
+    )  # fmt: skip
+    return Part(
+        place,
+        name,
+        answer,
+        _figures(mine),
+        sections=[
+            *group("In words", sentences=further),
+            *group(
+                "Attention as a filter",
+                drawn(place, "filter", charts.filter_by_length(spectrum, edges)),
+                drawn(place, "parts", charts.parts(summary)),
+                drawn(place, "resemblance", charts.resemblance(spectrum, edges)),
+                drawn(place, "repeated", charts.repeated(mine["repeated_tokens"])),
+            ),
+            *group(
+                "Contraction, layer by layer",
+                drawn(place, "contraction", charts.contraction(summary)),
+                drawn(place, "concentration", charts.concentration(summary)),
+            ),
+            *group(
+                "The texts in the plane",
+                drawn(place, "map", charts.text_map(mine["map"], edges, _distances(mine["map"], edges))),
+                drawn(place, "pair", charts.two_texts(mine["two_texts"]) if "two_texts" in mine else None),
+            ),
+            Section("Both theorems", table=theorems, folded=True),
+        ],
+    )  # fmt: skip
 
 
-def _distances(table: pl.DataFrame, edges: list[int]) -> list[dict[str, Any]]:
+def _figures(mine: dict[str, pl.DataFrame]) -> list[Figure]:
+    """The first four differences: of the last layer, where it is known, as in print."""
+    known = [row for row in sentences.with_directions(mine) if row["finding"] in _COMPARED and row["change"] is not None]
+    first = mine["diagnose_findings"]["temperature"].first()
+    rows = [row for row in known if (row["finding"], row["temperature"]) != ("temperature", first)]
+    return [
+        Figure(
+            f"{_COMPARED[row['finding']]}, {row['temperature']}",
+            *parted(with_error(row["change"], row["change_se"])),
+            _SAYS[row["direction"]],
+        )
+        for row in ([row for row in rows if row["layers"] != "all"] or rows)[:4]
+    ]
+
+
+def _distances(table: pl.DataFrame, edges: list[int]) -> Table:
     """Mean distance to the map's origin by temperature: per length interval, and of the shortest and longest versions."""
-    intervals = sorted(table["interval"].unique())
-    rows = []
+    rows, heads = [], dict[str, None]()
     for (label,), mine in table.group_by("temperature", maintain_order=True):
-        means = dict(mine.group_by("interval").agg(pl.col("origin_distance").mean()).iter_rows())
-        means_by_name = [(interval_name(edge, edges), means.get(edge)) for edge in intervals]
+        by_interval = mine.group_by("interval").agg(pl.col("origin_distance").mean()).sort("interval")
+        means = {interval_name(edge, edges): mean for edge, mean in by_interval.iter_rows()}
         lengths = dict(mine.select("text_id", "tokens").iter_rows())
         documents = dict(mine.filter(pl.col("document").is_not_null()).select("text_id", "document").iter_rows())
         pairs = versions.shortest_and_longest(documents, lengths)
         if pairs:
             distance = dict(mine.select("text_id", "origin_distance").iter_rows())
             for place, name in enumerate(("shortest versions", "longest versions")):
-                means_by_name.append((name, sum(distance[pair[place]] for pair in pairs) / len(pairs)))
-        rows.append({"temperature": label, "means": means_by_name})
-    return rows
+                means[name] = sum(distance[pair[place]] for pair in pairs) / len(pairs)
+        heads |= dict.fromkeys(means)
+        rows.append((str(label), means))
+    return Table(("temperature", *heads), [(label, *(number(means.get(head)) for head in heads)) for label, means in rows])

@@ -19,7 +19,7 @@ _UNKNOWN = "there are too few to tell"
 _MOVES = {"up": "rises", "down": "falls", "noise": "noise"}
 
 
-def _with_directions(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
+def with_directions(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
     """The rows of `diagnose_findings`, each with the direction of its finding: `rises`, `falls`, `noise` or `unknown`."""
     found = Findings.read(tables["findings"])
     return [
@@ -34,7 +34,7 @@ def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges:
     Each of `bounds` has `worst`, the largest ratio to Theorem 2's bound, `broken`, the number of ratios above 1, and
     `over`, the share of σ_a above Theorem 3's curve.
     """
-    sentences, rows = [], _with_directions(mine)
+    sentences, rows = [], with_directions(mine)
     every = {(row["finding"], row["temperature"]): row for row in rows if row["layers"] == "all"}
     last = {(row["finding"], row["temperature"]) for row in rows if row["layers"] == "last"}
     for row in rows:
@@ -58,7 +58,7 @@ def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges:
 def of_models(tables: dict[str, pl.DataFrame], first: str) -> list[str]:
     """One sentence per model and temperature on the difference from the first model."""
     sentences = []
-    for row in _with_directions(tables):
+    for row in with_directions(tables):
         if row["finding"] != "model":
             continue
         change, verdict = with_error(row["change"], row["change_se"]), row["direction"]

@@ -1,4 +1,4 @@
-"""Tables of `tempscale evaluate` -> charts. The tables come with the temperatures' labels in place of their texts."""
+"""Tables of `tempscale evaluate` -> charts with their figures. The tables have labels in place of temperatures."""
 
 from __future__ import annotations
 
@@ -7,37 +7,34 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from tempscale_jobs.report.charts import COLOURS, about_zero, colour, lines, point
-from tempscale_jobs.report.text import interval_name
+from tempscale_jobs.report.charts import about_zero, colour, figures_of, lines, point, rule_at, side_by_side
+from tempscale_jobs.report.sections import Drawing, Table
+from tempscale_jobs.report.text import interval_name, number
 
 
-def by_type(types: pl.DataFrame) -> alt.Chart | None:
+def by_type(types: pl.DataFrame) -> Drawing | None:
     """Relative change of the mean score by type of task and over all tasks, as bars (S1 Table 1)."""
     reference = types["temperature"].first()
     rows = [
-        {
-            "what": row["type"] or f"mean over {row['over']}",
-            "temperature": row["temperature"],
-            "change": 100 * row["relative"],
-        }
+        point(row["temperature"], "", row["type"] or f"mean over {row['over']}", 100 * row["relative"])
         for row in types.to_dicts()
         if row["temperature"] != reference and row["relative"] is not None
     ]
     if not rows:
         return None
-    what = list(dict.fromkeys(row["what"] for row in rows))
     temperatures = types["temperature"].unique(maintain_order=True).to_list()
-    zero = alt.Chart(alt.Data(values=[{"x": 0}])).mark_rule(opacity=0.6).encode(x="x:Q")
+    title = f"change of the mean score against {reference}, in %"
     bars = alt.Chart(alt.Data(values=rows)).mark_bar().encode(
-        x=alt.X("change:Q", title=f"change of the mean score against {reference}, in %"),
-        y=alt.Y("what:N", sort=what, title=None, axis=alt.Axis(labelLimit=160)),
-        yOffset=alt.YOffset("temperature:N", sort=temperatures), color=colour(temperatures, "temperature"),
-        tooltip=["what:N", "temperature:N", alt.Tooltip("change:Q", format=".2f")],
+        x=alt.X("value:Q", title=title),
+        y=alt.Y("x:N", sort=list(dict.fromkeys(row["x"] for row in rows)), title=None, axis=alt.Axis(labelLimit=160)),
+        yOffset=alt.YOffset("series:N", sort=temperatures), color=colour(temperatures),
+        tooltip=["x:N", "series:N", alt.Tooltip("value:Q", format=".2f")],
     )  # fmt: skip
-    return alt.layer(zero, bars).properties(width="container", height=max(120, 14 * len(rows)))
+    chart = alt.layer(rule_at(0, "x"), bars).properties(width="container", height=max(120, 14 * len(rows)))
+    return Drawing(chart, figures_of(rows, title))
 
 
-def changes(evaluation: pl.DataFrame) -> alt.Chart | None:
+def changes(evaluation: pl.DataFrame) -> Drawing | None:
     """Change of each task's score against the first temperature with 95 % intervals."""
     temperatures = evaluation["temperature"].unique(maintain_order=True).to_list()
     rows = [
@@ -48,7 +45,7 @@ def changes(evaluation: pl.DataFrame) -> alt.Chart | None:
     return about_zero(rows, f"change of the score against {temperatures[0]}", colour(temperatures), temperatures)
 
 
-def by_length(lengths: pl.DataFrame, edges: Sequence[int], value: str, title: str) -> alt.Chart | None:
+def by_length(lengths: pl.DataFrame, edges: Sequence[int], value: str, title: str) -> Drawing | None:
     """`value` or `entropy` by length interval, one line per temperature (S1 Fig 1a, 6)."""
     names = [interval_name(edge, edges) for edge in sorted(lengths["interval"].unique())]
     rows = [
@@ -58,30 +55,30 @@ def by_length(lengths: pl.DataFrame, edges: Sequence[int], value: str, title: st
     return lines(rows, names, ("length in tokens", title))
 
 
-def best(lengths: pl.DataFrame, edges: Sequence[int]) -> alt.Chart | None:
+def best(lengths: pl.DataFrame, edges: Sequence[int]) -> Drawing | None:
     """The temperature with the highest value in each length interval (S1 Fig 8)."""
-    best_rows = lengths.filter(pl.col("best")).sort("interval")
     temperatures = lengths["temperature"].unique(maintain_order=True).to_list()
-    names = [interval_name(edge, edges) for edge in best_rows["interval"].unique(maintain_order=True)]
     rows = [
         {"x": interval_name(row["interval"], edges), "y": row["temperature"], "task": row["name"], "value": row["value"]}
-        for row in best_rows.to_dicts()
+        for row in lengths.filter(pl.col("best")).sort("interval").to_dicts()
     ]
     if not rows or len(temperatures) < 2:
         return None
-    x = alt.X("x:O", sort=names, title="length in tokens", axis=alt.Axis(labelAngle=0, labelOverlap="greedy"))
-    tasks = list(dict.fromkeys(row["task"] for row in rows))
-    colour = alt.Color("task:N", scale=alt.Scale(domain=tasks, range=COLOURS), legend=alt.Legend(orient="top", title=None))
+    names, tasks = (list(dict.fromkeys(row[field] for row in rows)) for field in ("x", "task"))
     base = alt.Chart(alt.Data(values=rows)).encode(
-        x=x, y=alt.Y("y:N", sort=temperatures, title="best temperature"), color=colour
+        x=alt.X("x:O", sort=names, title="length in tokens", axis=alt.Axis(labelAngle=0, labelOverlap="greedy")),
+        y=alt.Y("y:N", sort=temperatures, title="best temperature"), color=colour(tasks, "task"),
+    )  # fmt: skip
+    points = base.mark_point(filled=True, size=80).encode(
+        tooltip=["task:N", "x:O", "y:N", alt.Tooltip("value:Q", format=".4f")]
     )
-    tooltip = ["task:N", "x:O", "y:N", alt.Tooltip("value:Q", format=".4f")]
-    return alt.layer(
-        base.mark_line(strokeWidth=1.5, opacity=0.6), base.mark_point(filled=True, size=80).encode(tooltip=tooltip)
-    ).properties(width="container", height=max(120, 26 * len(temperatures)))
+    chart = alt.layer(base.mark_line(strokeWidth=1.5, opacity=0.6), points)
+    height, cells = max(120, 26 * len(temperatures)), [(r["task"], r["x"], r["y"], number(r["value"])) for r in rows]
+    table = Table(("task", "length in tokens", "best temperature", "score"), cells, words=3)
+    return Drawing(chart.properties(width="container", height=height), table)
 
 
-def by_end(table: pl.DataFrame, figure: str, title: str) -> alt.Chart | None:
+def by_end(table: pl.DataFrame, figure: str, title: str) -> Drawing | None:
     """A figure of the shortest and the longest fifth by temperature (S1 Fig 7, Table 3)."""
     ends = table.filter(pl.col("figure") == figure)
     names = ends["temperature"].unique(maintain_order=True).to_list()
@@ -93,52 +90,39 @@ def by_end(table: pl.DataFrame, figure: str, title: str) -> alt.Chart | None:
     return lines(rows, names, ("", title))
 
 
-def roles(table: pl.DataFrame) -> alt.Chart | None:
+def roles(table: pl.DataFrame) -> Drawing | None:
     """Score by query temperature and document temperature, one panel per task (S1 Fig 9)."""
-    if table.is_empty():
-        return None
-    panels = []
-    for (task,), task_rows in table.group_by("name", maintain_order=True):
-        rows = [
-            {"query τ": row["query_tau"], "document τ": row["document_tau"], "score": row["score"], "change": row["change"]}
-            for row in task_rows.to_dicts()
-        ]
-        panels.append(
-            alt.Chart(alt.Data(values=rows))
-            .mark_rect()
-            .encode(
-                x=alt.X("document τ:O", sort="descending", axis=alt.Axis(labelAngle=0)),
-                y=alt.Y("query τ:O", sort="ascending"),
-                color=alt.Color(
-                    "score:Q", scale=alt.Scale(scheme="blues"), legend=alt.Legend(orient="bottom", format=".3f")
-                ),
-                tooltip=["query τ:O", "document τ:O", *(alt.Tooltip(f"{k}:Q", format=".4f") for k in ("score", "change"))],
-            )
-            .properties(width=260, height=240, title=str(task))
+    panels = {}
+    for (task,), scores in table.group_by("name", maintain_order=True) if not table.is_empty() else ():
+        names = {"query_tau": "query τ", "document_tau": "document τ", "score": "score", "change": "change"}
+        rows = scores.select(pl.col(column).alias(name) for column, name in names.items()).to_dicts()
+        chart = alt.Chart(alt.Data(values=rows)).mark_rect()
+        chart = chart.encode(
+            x=alt.X("document τ:O", sort="descending", axis=alt.Axis(labelAngle=0)),
+            y=alt.Y("query τ:O", sort="ascending"),
+            color=alt.Color("score:Q", scale=alt.Scale(scheme="blues"), legend=alt.Legend(orient="bottom", format=".3f")),
+            tooltip=["query τ:O", "document τ:O", *(alt.Tooltip(f"{k}:Q", format=".4f") for k in ("score", "change"))],
         )
-    return alt.concat(*panels, columns=2, spacing=28)
+        cells = [[number(value) for value in row.values()] for row in rows]
+        panels[str(task)] = Drawing(chart, Table([*names.values()], cells))
+    return side_by_side(panels, (260, 240))
 
 
-def correlation(models: pl.DataFrame) -> alt.Chart | None:
+def correlation(models: pl.DataFrame) -> Drawing | None:
     """Mean score against mean SOCM and against S/‖μ‖², one point per model (S2 Fig 5)."""
-    panels = []
+    of_temperatures = colour(models["temperature"].unique(maintain_order=True).to_list(), "temperature")
+    panels = {}
     for name, title in (("socm_mean", "mean SOCM"), ("spread_mean", "mean S/‖μ‖²")):
         scored = models.filter(pl.col(name).is_not_null() & pl.col("score").is_not_null())
-        rows = [
-            {"x": row[name], "score": row["score"], "model": row["model"], "temperature": row["temperature"]}
-            for row in scored.to_dicts()
-        ]
-        if not rows:
-            continue
+        rows = scored.select(pl.col(name).alias("x"), "score", "model", "temperature").to_dicts()
         x = alt.X("x:Q", title=title, scale=alt.Scale(zero=False))
         base = alt.Chart(alt.Data(values=rows)).encode(x=x, y=alt.Y("score:Q", scale=alt.Scale(zero=False)))
-        of_temperatures = colour(models["temperature"].unique(maintain_order=True).to_list(), "temperature")
-        dots = base.mark_circle(size=70, opacity=0.9).encode(
-            color=of_temperatures, tooltip=["model:N", "temperature:N", "x:Q", "score:Q"]
-        )
-        names = base.mark_text(align="left", dx=7, fontSize=10).encode(text="model:N")
-        panels.append(alt.layer(dots, names).properties(width=330, height=240))
-    return alt.concat(*panels, columns=2, spacing=28) if panels else None
+        tooltip = ["model:N", "temperature:N", "x:Q", "score:Q"]
+        dots = base.mark_circle(size=70, opacity=0.9).encode(color=of_temperatures, tooltip=tooltip)
+        chart = alt.layer(dots, base.mark_text(align="left", dx=7, fontSize=10).encode(text="model:N"))
+        cells = [(row["model"], row["temperature"], number(row["x"]), number(row["score"])) for row in rows]
+        panels[title] = Drawing(chart, Table(("model", "temperature", "figure", "score"), cells)) if rows else None
+    return side_by_side(panels, (330, 240))
 
 
 def named(table: pl.DataFrame) -> pl.DataFrame:

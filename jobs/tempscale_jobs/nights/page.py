@@ -1,28 +1,21 @@
-"""The record of nights as a table for a terminal and as one self-contained HTML page."""
+"""The record of nights as a table for a terminal and as a report."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import polars as pl
 
-from tempscale_jobs.nights.charts import chart, reason, state, switches
+from tempscale_jobs.nights.charts import over_nights, reason, state, switches
 from tempscale_jobs.report.page import Page, page
-from tempscale_jobs.report.text import estimate, labels
+from tempscale_jobs.report.sections import Part, Report, Table, group, tabled
+from tempscale_jobs.report.text import count, estimate, labels
 
-_FIGURES = (
-    ("cosine_mean", "mean cosine", "Mean cosine over all pairs of texts."),
-    (
-        "collapse_gap",
-        "collapse gap",
-        "Mean cosine inside the longest interval of 30 texts or more minus inside the shortest.",
-    ),
-    ("prefix_gap", "prefix gap", "The same texts at the longest and at the shortest prefix: length without topic."),
-    ("socm_mean", "mean SOCM", "Second-order collapse over all pairs of the sample."),
-    ("exposure_long", "exposure of the longest texts", "Their share of all neighbour slots over their share of the texts."),
-    ("truncated_share", "truncated share", "Texts of which the model saw only a part."),
-    ("texts", "texts", "Size of the corpus as analysed."),
-)
+_FIGURES = {
+    "cosine_mean": "mean cosine", "collapse_gap": "collapse gap", "prefix_gap": "prefix gap", "socm_mean": "mean SOCM",
+    "exposure_long": "exposure of the longest texts", "truncated_share": "truncated share", "texts": "texts",
+}  # fmt: skip
 
 
 def heads() -> list[str]:
@@ -51,27 +44,42 @@ def reasons(record: pl.DataFrame, last: int) -> list[str]:
 
 
 def render(record: pl.DataFrame) -> Page:
-    """The page of a record with at least one night: figures with errors, failed checks, changes of model and corpus."""
-    series: list[dict[str, Any]] = [
-        {
-            "id": f"h{place}",
-            "name": _title(rows, record),
-            "charts": {name: chart(rows, name, title) for name, title, _ in _FIGURES},
-            "rows": [
-                {"folder": row["folder"], "state": state(row), "reason": reason(row), "changes": _changes(row)}
-                | dict(zip(heads(), cells, strict=True))
-                for row, cells in zip(rows.reverse().to_dicts(), table(rows, len(rows))[::-1], strict=True)
-            ],
-            "switches": switches(rows),
-        }
+    """The page of `report_of`."""
+    return page(report_of(record), {})
+
+
+def report_of(record: pl.DataFrame) -> Report:
+    """The report of a record with at least one night: figures with errors, failed checks, changes of model and corpus."""
+    nights, last = record["night"].unique().sort(), record.row(-1, named=True)
+    parts = [
+        _part(f"h{place}", _title(rows, record), rows)
         for place, (_, rows) in enumerate(record.group_by("name", "temperature", maintain_order=True))
     ]
-    charts = {f"{s['id']}-{key}": chart for s in series for key, chart in s["charts"].items() if chart is not None}
-    nights = record["night"].unique().sort()
-    return page(
-        "history.html.j2", {}, charts, {}, models=series, figures=_FIGURES, nights=len(nights), first=nights[0],
-        last=nights[-1],
-    )  # fmt: skip
+    failed = [f"The last night failed: {reason(last)}."] if state(last) == "failed" else []
+    where = f"{count(len(nights), 'night')} · {nights[0]} to {nights[-1]}"
+    return Report("The record of nights", where, parts, failed)
+
+
+def _part(place: str, title: str, rows: pl.DataFrame) -> Part:
+    """What the page says of one model and temperature."""
+    changed = [f"From {switch['night']} on the model is {switch['model']}." for switch in switches(rows)]
+    states = Counter(state(row) for row in rows.to_dicts())
+    cells = [
+        (night, model, f"{verdict}\n{reason(row)}" if reason(row) else verdict, _changes(row), texts, *figures)
+        for row, (night, model, _, texts, *figures, verdict) in zip(
+            rows.reverse().to_dicts(), table(rows, len(rows))[::-1], strict=True
+        )
+    ]
+    names = ("night", "model", "gate", "since the night before", "texts", *heads()[4:-1])
+    return Part(
+        place,
+        title,
+        f"{count(len(rows), 'night')}: {', '.join(f'{number} {name}' for name, number in states.items())}.",
+        sections=[
+            *group("Nights", tabled("nights", Table(names, cells, words=4)), sentences=changed),
+            *group("Figures", *(over_nights(place, rows, name, label) for name, label in _FIGURES.items())),
+        ],
+    )
 
 
 def _title(rows: pl.DataFrame, record: pl.DataFrame) -> str:

@@ -1,10 +1,10 @@
-"""A template, charts and a run's record -> one self-contained HTML page, and its figures as files."""
+"""A report and a run's record -> one self-contained HTML page, and its charts as files."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ import jinja2
 import markupsafe
 
 from tempscale_jobs.errors import visible
-from tempscale_jobs.report.text import count, encoding, number, share, share_of
+from tempscale_jobs.report.sections import Report
 from tempscale_jobs.runs.folder import REPORT
 from tempscale_jobs.runs.storage import Storage
 
@@ -50,20 +50,11 @@ class Page:
             storage.write(f"{FIGURES}/{figure}.png", vl_convert.svg_to_png(svg, scale=_PER_PIXEL), durable=False)
 
 
-def page(
-    template: str,
-    run: dict[str, Any],
-    charts: dict[str, Any],
-    steps: dict[str, float],
-    small: Sequence[str] = (),
-    **values: Any,
-) -> Page:
+def page(report: Report, config: Mapping[str, Any]) -> Page:
     """A page that loads nothing from outside, with all text escaped; equal input gives equal text.
 
-    `charts` are by the id of their element, which begins with the id of one of the `models` in the values; `small` ones are
-    not written as files.
+    `config` is the run's configuration, which the page ends with.
     """
-    models: Sequence[Mapping[str, Any]] = values.setdefault("models", ())
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -72,30 +63,36 @@ def page(
         lstrip_blocks=True,
         finalize=_shown,
     )
-    environment.filters |= {"number": number, "share": share, "share_of": share_of, "count": count, "encoding": encoding}
-    specs = {key: shown_in(chart.to_dict(validate=False)) for key, chart in charts.items()}
-    html = environment.get_template(template).render(
-        run=run,
-        steps=steps,
-        config=json.dumps(run.get("config", {}), indent=2, ensure_ascii=False),
+    figures = {s.key: s.drawing.chart for s in report.walk() if s.drawing is not None}
+    trends = {f.key: f.trend.chart for part in report.parts for f in part.figures if f.trend is not None}
+    specs = {key: shown_in(chart.to_dict(validate=False)) for key, chart in (figures | trends).items()}
+    html = environment.get_template("report.html.j2").render(
+        report=report,
+        config=json.dumps(config, indent=2, ensure_ascii=False) if config else "",
         specs=safe_json(specs),
-        bundle=vega_bundle(),
-        **values,
+        bundle=vega_bundle() if specs else "",
     )
-    names = {str(model["id"]): str(model["name"]) for model in models}
-    return Page(html, {_file(key, names): spec for key, spec in specs.items() if key not in small})
+    names = {part.id: part.name for part in report.parts}
+    return Page(html, {_file(key, names): specs[key] for key in figures})
 
 
 def _shown(value: Any) -> Any:
-    """A text with its control characters as visible escapes; what a template made or marked as safe is left as it is."""
-    return visible(value, "\n\t") if isinstance(value, str) and not isinstance(value, markupsafe.Markup) else value
+    """A text with its control characters as visible escapes; what a template made or marked as safe is left as it is.
+
+    A value and its error stay on one line.
+    """
+    if not isinstance(value, str) or isinstance(value, markupsafe.Markup):
+        return value
+    return visible(value, "\n\t").replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 
 def shown_in(value: Any) -> Any:
-    """The same of all texts in a specification."""
+    """All texts in a specification with their control characters as visible escapes."""
     if isinstance(value, dict):
         return {key: shown_in(item) for key, item in value.items()}
-    return [shown_in(item) for item in value] if isinstance(value, list) else _shown(value)
+    if isinstance(value, list):
+        return [shown_in(item) for item in value]
+    return visible(value, "\n\t") if isinstance(value, str) else value
 
 
 def _file(key: str, names: Mapping[str, str]) -> str:

@@ -39,6 +39,12 @@ def with_error(value: float | None, error: float | None) -> str:
     return f"{_fixed(value, places)} ± {width if float(width.replace(',', '')) else '<0.000001'}"
 
 
+def parted(figure: str) -> tuple[str, str]:
+    """A figure without its error, and the error; empty where it has none."""
+    value, _, error = figure.partition(" ± ")
+    return value, error
+
+
 def share(value: float | None) -> str:
     """A share in per cent to one decimal; it is 0 % or 100 % only if it is exactly 0 or 1."""
     if value is None or value in (0, 1):

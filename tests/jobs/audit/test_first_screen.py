@@ -1,12 +1,11 @@
 """The answer in a sentence or three, the four figures and their trend; runs beside an audit; figures as files."""
 
-import re
-
 import numpy as np
 import polars as pl
 import pytest
-from pages import EDGES, RUN, Page, nights, rendered, specs_of, tables_of, without_errors
+from pages import EDGES, RUN, nights, tables_of, without_errors
 from prepared import laid_out
+from reports_by_hand import section_of, texts_of
 
 from tempscale_jobs.audit import report, verdict, words
 from tempscale_jobs.report.findings import Findings
@@ -51,28 +50,21 @@ def test_without_errors_nothing_is_known():
     tables = words.labelled(without_errors(tables_of()), EDGES)
     row, found = tables["collapse_summary"].row(0, named=True), Findings.read(tables["findings"])
     assert verdict.answer(row, found).startswith("Not known")
-    assert [tile["says"] for tile in verdict.tiles(row, found, pl.DataFrame(), "m0")][1:3] == ["not known", "not known"]
+    assert [figure.says for figure in verdict.figures(row, found, pl.DataFrame(), "m0")][1:3] == ["not known", "not known"]
 
 
-@pytest.mark.words
-def test_the_four_figures_stand_first_with_what_the_other_temperature_changes():
-    page = rendered(tables_of(), RUN)
-    first = page[page.index('class="tiles"') : page.index("<h2>In words</h2>")].replace("\u00a0", " ")
-    values = re.findall(r'class="name">(.*?), τ 1.0</div>\s*<div class="value">(\S+) <small>± (\S+)</small>', first)
-    assert values == [
-        ("mean cosine", "0.0621", "0.0059"), ("collapse gap", "0.080", "0.020"), ("prefix gap", "0.0200", "0.0078"),
-        ("mean SOCM", "0.660", "0.020"),
-    ]  # fmt: skip
-    assert "τ 0.8: −0.0170 ± 0.0059" in first
-    assert "τ 0.8: +0.0010 ± 0.0059" in first
-    assert "over 780 pairs of texts" in first  # Of 40 texts of the SOCM sample.
+def charts_of(run):
+    """The charts of a report by their keys, small ones too."""
+    made = report.report_of(tables_of(), run)
+    charts = {section.key: section.drawing for section in made.walk() if section.drawing is not None}
+    charts |= {figure.key: figure.trend for part in made.parts for figure in part.figures if figure.trend is not None}
+    return {key: drawing.chart.to_dict(validate=False) for key, drawing in charts.items()}
 
 
 def test_a_trend_is_drawn_from_the_second_night_on_and_says_what_became_of_each():
-    first = specs_of(rendered(tables_of(), RUN | {"trend": nights(1)}))
-    assert not [key for key in first if "trend" in key or "nights" in key]
+    assert not [key for key in charts_of(RUN | {"trend": nights(1)}) if "trend" in key or "nights" in key]
     failed = {"gate": "failed", "gate_reason": "it rose"}
-    specs = specs_of(rendered(tables_of(), RUN | {"trend": nights(3, **failed)}))
+    specs = charts_of(RUN | {"trend": nights(3, **failed)})
     small = specs["m0-trend-collapse_gap"]["layer"][1]
     values = specs["m0-trend-collapse_gap"]["layer"][0]["data"]["values"]
     assert [row["value"] for row in values] == pytest.approx([0.08, 0.081, 0.082])
@@ -85,7 +77,7 @@ def test_a_trend_is_drawn_from_the_second_night_on_and_says_what_became_of_each(
 def test_of_another_model_only_the_large_figure_speaks_and_marks_it():
     older = {"model": "older", "model_fingerprint": "f0"}
     before = [row | older | {"night": f"2026-10-{day:02d}"} for day, row in enumerate(nights(2), 1)]
-    specs = specs_of(rendered(tables_of(), RUN | {"trend": [*before, *nights(2)]}))
+    specs = charts_of(RUN | {"trend": [*before, *nights(2)]})
     assert len(specs["m0-trend-cosine_mean"]["layer"][0]["data"]["values"]) == 2
     assert specs["m0-nights-cosine_mean"]["layer"][3]["data"]["values"] == [{"night": "2026-11-01", "model": "MiniLM"}]
 
@@ -96,24 +88,22 @@ def test_the_gate_is_on_the_first_screen(verdict_, failed):
     row |= {"limit": "<= 1", "baseline_value": None, "change": None, "noise": 0.0, "verdict": "held"}
     run = RUN | {"gate": {"verdict": verdict_, "failed": failed, "not_compared": [], "checks": 2}}
     run["config"] = run["config"] | {"gate": {"false_alarms": 0.01}}
-    page = rendered(tables_of() | {"gate": pl.DataFrame([row])}, run)
-    banner = re.search(r'<div class="gate (\w+)"><strong>(.*?)</strong><span>(.*?)</span>', page)
-    assert banner.group(1) == verdict_
-    told = {"passed": "2 checks.", "failed": "&lt;b&gt;it&lt;/b&gt; rose — and 1 more."}[verdict_]
-    assert banner.group(3).startswith(told)
-    assert page.index('<div class="gate') < page.index("<h2>In words</h2>")
+    made = report.report_of(tables_of() | {"gate": pl.DataFrame([row])}, run)
+    said = {"passed": "The gate held: 2 checks.", "failed": "The gate failed: <b>it</b> rose. 1 more check failed too."}
+    assert (made.notes, made.alerts) == (([said["passed"]], []) if verdict_ == "passed" else ([], [said["failed"]]))
+    (gate,) = made.before
+    assert (gate.folded, gate.sentences) == (verdict_ == "passed", failed)
+    assert gate.table.rows[0][:5] == ("cosine_mean", "MiniLM, τ 1.0", "held", "0.1", "<= 1")
 
 
-@pytest.mark.words
 def test_the_worst_texts_are_listed_with_their_excerpts():
     tables = tables_of(text="the hub of all")
-    page = Page(rendered(tables, RUN)).text
-    listed = page[page.index("Nearest to all others") : page.index("Assumptions that broke")]
-    assert "0.456" in listed
-    assert "37" in listed
-    assert listed.count("the hub of all") >= 2
+    nearest, hubs = (section_of(report.report_of(tables, RUN), title).table for title in ("Nearest to all", "In most"))
+    excerpt = "the hub of all · 345 tokens\nthe hub of all …"
+    assert nearest.rows == [("τ 1.0", excerpt, "0.456"), ("τ 0.8", excerpt, "0.456")]
+    assert [row[2] for row in hubs.rows] == ["37", "37"]
     del tables["collapsed_texts"]  # As an older version has left them.
-    assert "Nearest to all others" not in rendered(tables, RUN)
+    assert "Nearest to all others" not in texts_of(report.report_of(tables, RUN))
 
 
 def test_every_figure_is_left_as_svg_and_png_and_old_ones_go(tmp_path):
@@ -121,7 +111,7 @@ def test_every_figure_is_left_as_svg_and_png_and_old_ones_go(tmp_path):
     storage.write("figures/old.png", b"")
     page = report.render(tables_of(), RUN | {"trend": nights(2)})
     page.write_to(storage)
-    names = {"cosine", "heatmap", "probe", "effects", "scatter", "socm"} | {f"nights-{key}" for key, _ in verdict.TILES}
+    names = {"cosine", "heatmap", "probe", "effects", "scatter", "socm"} | {f"nights-{key}" for key, _ in verdict.FIGURES}
     assert set(page.figures) == names
     assert {*storage.list("figures")} == {f"figures/{name}.{kind}" for name in names for kind in ("svg", "png")}
     assert storage.read("figures/cosine.png").startswith(b"\x89PNG")

@@ -1,7 +1,6 @@
 """What `tempscale evaluate` writes of scores that are all there, and where some are missing."""
 
 import json
-import re
 import shutil
 
 import polars as pl
@@ -20,10 +19,7 @@ from tempscale_jobs.evaluate.findings import score
 from tempscale_jobs.evaluate.report import render
 from tempscale_jobs.evaluate.words import of_model
 from tempscale_jobs.report.findings import changed
-from tempscale_jobs.report.text import with_error
 from tempscale_jobs.runs.folder import begin
-
-MARKUP = "<script>alert(1)</script>"
 
 
 @pytest.fixture
@@ -76,21 +72,8 @@ def test_tables_of_an_earlier_attempt_go_with_their_cells(copied):
     assert "8 cells are missing" in page
 
 
-def test_the_report_stands_alone_tells_every_score_and_is_rendered_again_alike(finished, tables):
+def test_the_report_stands_alone_and_is_rendered_again_alike(finished):
     page = read_report(finished)
-    for task, metric, items in (
-        ("found", "ndcg_at_10", 45), ("alike", "cosine_spearman", 60), ("halves", "cosine_spearman", 30),
-    ):  # fmt: skip
-        first, other = tables["evaluation"].filter(task=task).sort("tau", descending=True).to_dicts()
-        change = with_error(other["change"], other["change_se"])
-        told = [
-            task,
-            f"{metric}, {items}",
-            with_error(first["score"], first["score_se"]),
-            f"{other['score']:.3g}",
-            f"({change})",
-        ]
-        assert re.search("(<[^>]*>)+".join(map(re.escape, told)), page), told
     assert set(specs_of(page)) == {
         f"m0-{key}" for key in ("types", "changes", "best", "ndcg", "rank", "value0", "value1", "entropy1")
     }
@@ -105,15 +88,3 @@ def test_findings_are_printed_as_json(finished, tables):
         assert values[score(row), "0.5"]["value"] == row["score"]
     (answer,) = data["answers"].values()
     assert "over 4 tasks" in answer
-
-
-def test_markup_in_a_name_stays_text(finished, tables):
-    record = json.loads((finished / "run.json").read_text())
-    named = {
-        name: table if name == "evaluation_types" else table.with_columns(pl.col("task").replace({"found": MARKUP}))
-        for name, table in tables.items()
-    }
-    page = render(named, record).html
-    assert MARKUP not in page
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;<br>" in page
-    assert "\\u003cscript>alert(1)" in page

@@ -5,13 +5,13 @@ import json
 import unicodedata
 from types import SimpleNamespace
 
-import pytest
-from pages import EVIL, STEERS
+from pages import EVIL, HOSTILE, STEERS, Page, specs_of
 from rich.console import Console
 
 from tempscale_jobs.errors import visible
 from tempscale_jobs.report import page
 from tempscale_jobs.report.screen import Screen, print_table
+from tempscale_jobs.report.sections import Drawing, Figure, Part, Report, Section, Table
 from tempscale_jobs.runs import sealed
 
 
@@ -63,12 +63,30 @@ def test_the_texts_of_a_page_and_of_its_figures_are_shown_and_not_obeyed():
     shown = page.shown_in(given)
     assert shown == {"data": [{"id": r"a\x1b[2Jb", "value": 1.5}], "title": [r"\x9bm", None, True]}
     chart = SimpleNamespace(to_dict=lambda validate: given)
-    run = {"run": "r", "command": "audit", "config": {}}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(page, "TEMPLATES", {"x.html.j2": "{{ steers }}{{ specs }}"})
-        patch.setattr(page.jinja2, "FileSystemLoader", page.jinja2.DictLoader)
-        patch.setattr(page, "vega_bundle", lambda: "")
-        made = page.page("x.html.j2", run, {"m-figure": chart}, {}, steers=EVIL)
-    assert made.html.startswith("\\x1b[2J")
-    assert not STEERS.search(made.html)
+    made = page.page(report_of(EVIL, chart), {"out": EVIL})
+    html = made.html.replace(page.vega_bundle(), "")
+    assert html.count("\\x1b[2J") > 12
+    assert "5\u00a0±\u00a02" in html
+    assert not STEERS.search(html)
     assert list(made.figures.values()) == [shown]
+
+
+def report_of(text, chart):
+    """A report that has the text in every place."""
+    table = Table((text, "figure"), [(f"{text}\n{text}", f"{text} 5 ± 2")])
+    figure = Figure(text, text, text, text, [text], "m0-trend", Drawing(chart, table))
+    section = Section(text, [text, text], text, "m0-chart", Drawing(chart, table), table, [Section(text)], searched=True)
+    part = Part("m0", text, text, [figure], [(text, text)], [section])
+    return Report(text, text, [part, part], [text], [text], [Section(text)], [Section(text)])
+
+
+def test_markup_in_a_text_stays_text():
+    chart = SimpleNamespace(to_dict=lambda validate: {"title": HOSTILE})
+    hostile, plain = (page.page(report_of(text, chart), {"out": text}).html for text in (HOSTILE, "plain"))
+    seen, expected = Page(hostile), Page(plain)
+    tags = [[tag for tag, _ in own.tags if tag not in ("span",)] for own in (seen, expected)]  # A command has one a word.
+    assert tags[0] == tags[1]
+    assert not any(name.startswith("on") for _, attributes in seen.tags for name in attributes)
+    assert seen.text.count('</script><script>alert("x")</script>') >= 20
+    assert "{{ 7*7 }}" in seen.text
+    assert specs_of(hostile)["m0-chart"] == {"title": HOSTILE.replace("\u2028", "\\u2028")}
