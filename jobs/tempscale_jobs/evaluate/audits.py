@@ -148,7 +148,7 @@ def _check(measured: Sequence[AuditFigures], backbones: Mapping[str, str]) -> No
         for label in (model, backbone):
             if label not in known:
                 names = ", ".join(f"'{name}'" for name in known) or "none"
-                raise UsageError(f"backbones name '{label}', which is in no audit; the audits have {names}")
+                raise UsageError(f"backbones name '{label}', which is in no audit; models of the audits: {names}")
             if len(known[label]) > 1:
                 raise UsageError(
                     f"backbones name '{label}', and the audits hold {len(known[label])} models of that name; "
