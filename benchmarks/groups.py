@@ -27,8 +27,8 @@ GROUPS = {
     ),
     "paragraphs": Group(
         "Embedding paragraphs, and what Ray adds",
-        """The real all-MiniLM-L6-v2: sentence-transformers at the fastest of four batch sizes, against tempscale in float32, with
-        token moments, and in bfloat16; the least cosine is to the embeddings of sentence-transformers. The last two rows
+        """The real all-MiniLM-L6-v2: sentence-transformers at the fastest of four batch sizes, against tempscale in float32,
+        with token moments, and in bfloat16; the least cosine is to sentence-transformers' embeddings. The last two rows
         are an audit's embedding step on Ray with one worker, loading of the model included, against the library's own
         loop. The limit is the model's products at the float32 GEMM rate, which bfloat16 may exceed.""",
         "ratio to sentence-transformers, to the loop",
@@ -159,7 +159,12 @@ GROUPS = {
         """Random token embeddings and embeddings of 768 dimensions, and the real MiniLM against sentence-transformers, each
         in several precisions; the layers of a random BERT base. «Tokens ready» leaves out tokenising.""",
         "ratio to the first of its kind",
-        hidden=("tokens ready$", "65,536 tokens at once, tokens ready", r"bfloat16, batches of (32|128)$", "float32, batches of 512$"),
+        hidden=(
+            "tokens ready$",
+            "65,536 tokens at once, tokens ready",
+            r"bfloat16, batches of (32|128)$",
+            "float32, batches of 512$",
+        ),
     ),
 }
 """The groups by the name of their benchmark, in the order of the page."""

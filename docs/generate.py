@@ -89,7 +89,7 @@ def _columns(table: Table, home: dict[Column, str]) -> list[str]:
 
 
 def _by_meaning(columns: list[Column]) -> dict[str, list[Column]]:
-    """The columns by meaning: a standard error with its figure, and figures that are named after what they measure together."""
+    """The columns by meaning: a standard error with its figure, and together the means that are named after columns."""
     errors = {column.name: column for column in columns if column.name.endswith("_se")}
     alike: dict[str, list[Column]] = {}
     for column in columns:
@@ -130,7 +130,7 @@ def _mark(column: Column, table: Table | None) -> str:
 
 
 def _named(columns: list[Column], table: Table | None = None) -> str:
-    """The names of columns of one meaning, with their marks, the first's type, and its unit unless name or meaning has it."""
+    """The names of columns of one meaning, with marks, and the first's type, and its unit unless name or meaning has it."""
     kind = str(columns[0].type).replace("[384]", "[d]")
     words = re.split(r"[\W_]+", f"{columns[0].name} {columns[0].meaning}")
     unit = "" if columns[0].unit in words else columns[0].unit
@@ -150,9 +150,9 @@ def configuration() -> str:
         "",
         "    tempscale audit nightly.toml --workers 8",
         "",
-        "`tempscale evaluate` and `tune` read such a file as well. Unknown keys and wrong types are errors. If `[corpus]` names",
-        "no `source`, the corpus and the sample sizes are those of the quick start (300 texts, 12 groups for SOCM, 48 texts for",
-        "the prefix probe). Each key has its type, its default where it is not None, and its option.",
+        "`tempscale evaluate` and `tune` read such a file as well. Unknown keys and wrong types are errors. If `[corpus]`",
+        "has no `source`, corpus and sample sizes are those of the quick start (300 texts, 12 groups for SOCM, 48 texts for the",
+        "prefix probe). Each key has its type, its default where it is not None, and its option.",
         "Generated from `jobs/tempscale_jobs/config/`.",
     ]
     home: dict[Setting, str] = {}

@@ -42,8 +42,8 @@ def _table(found: list[dict[str, Any]]) -> str:
     exposures = [_cells(name, [_exposure(own.get(name)) for own in rows]) for name in shown]
     lines = [
         "\nall-MiniLM-L6-v2. Half of the queries choose; the figures are of the other half: NDCG@10 of the first line, its "
-        "change by each candidate, ± 1.96 standard errors of paired differences; then the exposure of fifths of the documents "
-        "by length, shortest first, among the first ten (1 is fair).\n",
+        "change by each candidate, ± 1.96 standard errors of paired differences; then the exposure of fifths of the "
+        "documents by length, shortest first, among the first ten (1 is fair).\n",
         heads[0], *scores, "", heads[1], *exposures,
     ]  # fmt: skip
     return "\n".join([*lines, ""]).replace("-0.", "−0.") + "\n"

@@ -111,8 +111,8 @@ def _differences() -> list[str]:
     windows = list(next(iter(largest.values())))
     return [
         f"Measured by `python docs/vectors.py` on {found['texts']} docstrings, from a few to many hundreds of tokens, with",
-        f"{versions}. Each cell is the largest of up to six: alone, with {' and with '.join(f'{s} stages' for s in STAGES[1:])},",
-        "with and without Normalize.",
+        f"{versions}. Each cell is the largest of up to six: alone or with stages {' or '.join(STAGES[1:])}, each with and",
+        "without Normalize.",
         "",
         f"| model | pooling | {' | '.join(f'window: {window}' for window in windows)} |",
         "| --- | --- |" + " ---: |" * len(windows),
@@ -136,7 +136,8 @@ def _settings() -> list[str]:
             of_treatment.setdefault(setting.reason, []).append(f"`{key}`")
         lines += ["", f"**{place}**", ""]
         lines += [
-            f"- {name}: " + " ".join(f"{', '.join(own)} {'each ' * (len(own) > 1)}{reason}." for reason, own in found.items())
+            f"- {name}: "
+            + " ".join(f"{', '.join(own)} {'each ' * (len(own) > 1)}{reason}." for reason, own in found.items())
             for name, found in by_treatment.items()
         ]
     return lines[1:]
