@@ -53,7 +53,7 @@ _UNSURE = 0.2
 
 def write(results: Path, docs: Path) -> list[Path]:
     """Write the page and its charts into `docs`, remove old charts, and return the written files."""
-    machines, soak = read(results)
+    machines = read(results)
     folder = docs / CHARTS
     drawn = {
         f"{name}.svg": chart for stem, found in machines.items() for name, chart in charts.of(stem, found["results"]).items()
@@ -66,17 +66,17 @@ def write(results: Path, docs: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(charts.svg(chart), "utf-8")
         written.append(folder / name)
-    (docs / PAGE).write_text(page(machines, soak), "utf-8")
+    (docs / PAGE).write_text(page(machines), "utf-8")
     return [*written, docs / PAGE]
 
 
-def read(results: Path) -> tuple[dict[str, Results], dict[str, Any] | None]:
-    """Every machine's results by the name of their file, and the results of the last soak."""
+def read(results: Path) -> dict[str, Results]:
+    """Every machine's results by the name of their file."""
     files = {file.stem: json.loads(file.read_text("utf-8")) for file in sorted(results.glob("*.json"))}
-    return {stem: found for stem, found in files.items() if "results" in found}, files.get("soak")
+    return {stem: found for stem, found in files.items() if "results" in found}
 
 
-def page(machines: dict[str, Results], soak: dict[str, Any] | None) -> str:
+def page(machines: dict[str, Results]) -> str:
     """The page as Markdown; only `results` and each row's `benchmark`, `what`, `rate` and `unit` must be there."""
     parts = ["# How fast, against what", _wrapped(_INTRODUCTION), _wrapped(_READING)]
     described: set[str] = set()
@@ -89,8 +89,6 @@ def page(machines: dict[str, Results], soak: dict[str, Any] | None) -> str:
         parts += ["## What was never measured", _wrapped(own)]
     if units:
         parts += ["## What ran on a GPU, and what did not", _wrapped(_RAN)]
-    if soak:
-        parts += ["## What it survives", _soak(soak["storms"])]
     return "\n\n".join(parts) + "\n"
 
 
@@ -181,16 +179,6 @@ def _exponent(row: dict[str, Any]) -> str:
     error = row.get("exponent_se")
     unsure = "" if error is None or error < _UNSURE else ": Ray's start takes most of the smaller runs"
     return f"exponent {row['exponent']:.2f}" + ("" if error is None else f" ± {error:.2f}") + unsure
-
-
-def _soak(soak: dict[str, Any]) -> str:
-    """The last soak, in two lines."""
-    kinds = ", ".join(f"{number} of {kind}s" for kind, number in soak["of"].items())
-    same = (
-        "every run ended with the bytes of an undisturbed one" if soak["same_bytes"] else "not every run ended as it should"
-    )
-    text = f"The last `make soak`: {soak['kills']} kills ({kinds}) in {soak['runs']} runs on {soak['nodes']} nodes; {same}."
-    return _wrapped(f"{text} More: [reliability.md](reliability.md).")
 
 
 def _wrapped(text: str, indent: str = "") -> str:

@@ -166,16 +166,21 @@ def _body(thing: griffe.Object, call: str) -> list[str]:
     ]
     lines += _list("Attributes", [(name, said) for name, said in _told(thing, "attributes") if name not in given] + fields)
     lines += _raises(thing)
+    lines += ["", "**Methods**"] if call in BRIEF else []
     in_help = IN_HELP.get(call, "").split()
     for method in own:
         if method.is_function and method.name not in in_help:
             called = call.lower() if method.name == "__call__" else f"{call}.{method.name}"
             over = f"{call}, called" if method.name == "__call__" else called
-            brief = [*_code(signature(method, called)), *_text(method)]
-            lines += ["", f"#### {over}", "", *(brief if call in BRIEF else _body(method, called))]
+            lines += _brief(method, called) if call in BRIEF else ["", f"#### {over}", "", *_body(method, called)]
     if in_help:
         lines += ["", f"Further methods are in `help(ts.{call})`: {', '.join(f'`{name}`' for name in in_help)}."]
     return lines
+
+
+def _brief(method: griffe.Function, called: str) -> list[str]:
+    """A method as one entry of a list."""
+    return [f"- `{' '.join(signature(method, called).split())}`: {' '.join(_text(method)[0].split())}"]
 
 
 def signature(function: griffe.Function, name: str, *, of_class: bool = False) -> str:

@@ -151,8 +151,8 @@ def configuration() -> str:
         "    tempscale audit nightly.toml --workers 8",
         "",
         "`tempscale evaluate` and `tune` read such a file as well. Unknown keys and wrong types are errors. If `[corpus]`",
-        "has no `source`, corpus and sample sizes are those of the quick start (300 texts, 12 groups for SOCM, 48 texts for the",
-        "prefix probe). Each key has its type, its default where it is not None, and its option.",
+        "has no `source`, corpus and sample sizes are those of the quick start (300 texts, 12 groups for SOCM, 48 texts for",
+        "the prefix probe). Each key has its type, its default where it is not None, and its option.",
         "Generated from `jobs/tempscale_jobs/config/`.",
     ]
     home: dict[Setting, str] = {}

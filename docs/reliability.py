@@ -47,7 +47,7 @@ FAULTS = (
     ),
     (
         "A node is about to leave the cluster; a node does not answer; nodes are lost again and again",
-        "it is given no new piece; it is waited for no longer than a minute or five; what they had is given out again",
+        "it gets no new piece; the wait for it ends after one to five minutes; their pieces go to others",
         (
             "test_sick::test_a_node_that_drains_is_given_no_new_piece",
             "test_sick::test_a_node_that_does_not_answer_is_not_waited_for",
@@ -56,7 +56,7 @@ FAULTS = (
     ),
     (
         "A cluster begins with a head without processors",
-        "what waits makes it grow, and the head does none of the work",
+        "waiting work makes it grow, and the head does none of it",
         ("test_sick::test_a_cluster_that_begins_with_a_head_alone_gets_nodes_because_work_waits",),
     ),
     (
@@ -70,8 +70,8 @@ FAULTS = (
         ),
     ),
     (
-        "A task that reads, compares ids or draws a sample dies, before it begins or when nobody has heard of what it "
-        "wrote; the run dies while it reads",
+        "A task that reads, compares ids or draws a sample dies before it begins, or before its result is known; the run dies "
+        "while it reads",
         "the task is done again; no unit that was read is read again; the same bytes",
         (
             "test_stream::test_tasks_that_die_while_reading_are_done_again",
@@ -152,7 +152,7 @@ FAULTS = (
     (
         "A clock is set while a run holds its lock; a storage answers an error once, or only after it has created the file; "
         "a file system has no links; somebody removes the lock",
-        "the living keeps its lock, or the run does not begin; one that has lost it ends with exit code 3",
+        "a live run keeps its lock, or does not begin; a run that lost it ends with exit code 3",
         (
             "test_lock::test_a_clock_that_is_set_takes_no_lock_from_the_living",
             "test_lock::test_an_error_that_passes_is_tried_again",
@@ -164,7 +164,7 @@ FAULTS = (
         ),
     ),
     (
-        "A model's files are exchanged while a run goes on, or overwritten in place under an actor; a machine has others; "
+        "A model's files are replaced while a run goes on, or overwritten in place under an actor; a machine has others; "
         "the `main` of a hub name moves",
         "nothing of the other model is kept, neither in the run nor in a cache; exit code 3, or 2 for a machine",
         (
@@ -176,7 +176,7 @@ FAULTS = (
         ),
     ),
     (
-        "A source is written or exchanged while it is read",
+        "A source is written or replaced while it is read",
         "exit code 2, and nothing of the mixture is kept",
         (
             "test_changing::test_a_unit_whose_file_is_exchanged_is_not_read",
@@ -221,7 +221,7 @@ FAULTS = (
         ),
     ),
     (
-        "Standard output is closed, full or read no further; SIGTERM comes while Ray starts",
+        "Standard output is closed, full or no longer read; SIGTERM comes while Ray starts",
         "the exit code is that of the run; 3, a sentence and a folder that can be resumed",
         (
             "test_ends::test_a_reader_that_has_read_enough_is_no_failure",

@@ -88,9 +88,9 @@ def test_what_a_card_gave_until_it_was_stopped_is_written_and_on_the_page(fakes,
     assert "7 passed, 2 skipped in 3.0s" in " ".join(page.split())
     # A page says what was never measured, until it was.
     assert "never measured" in page
-    assert "ever run on a GPU" in render.page({}, None)
+    assert "ever run on a GPU" in render.page({})
     rows = [*found["results"], *({"benchmark": "gpu"} | ROW | {"unit": unit} for unit in ("tokens/s", "texts/s"))]
-    assert "never measured" not in render.page({"x": found | {"results": rows}}, None)
+    assert "never measured" not in render.page({"x": found | {"results": rows}})
 
 
 def test_a_slower_card_embeds_fewer_texts(monkeypatch):

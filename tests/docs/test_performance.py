@@ -43,9 +43,9 @@ def labels(svg):
 
 
 def test_the_page_and_its_charts_are_current():
-    machines, soak = render.read(RESULTS)
+    machines = render.read(RESULTS)
     assert machines
-    assert (DOCS / render.PAGE).read_text("utf-8") == render.page(machines, soak), "run: python -m benchmarks render"
+    assert (DOCS / render.PAGE).read_text("utf-8") == render.page(machines), "run: python -m benchmarks render"
     drawn = {name: chart for stem, found in machines.items() for name, chart in charts.of(stem, found["results"]).items()}
     there = {file.stem: file.read_text("utf-8") for file in (DOCS / render.CHARTS).glob("*.svg")}
     assert set(there) == set(drawn), "run: python -m benchmarks render"
@@ -87,11 +87,11 @@ def test_each_benchmark_has_its_own_date_and_versions():
         "results": [RATE | {"benchmark": name} for name in names],
         "measured": dict(zip(names, [MEASURED, MEASURED, later], strict=True)),
     }
-    page = render.page({"m": found}, None)
+    page = render.page({"m": found})
     assert page.count("Measured on 2026-01-02 with tempscale 9.8.7") == 2
     assert page.count("2026-05-06* with tempscale 10.0") == 1
     assert "python 3.99.1; scipy 5.5." in page.split("The machine:")[1].split("###")[0]
-    assert "not recorded" in render.page({"old-box": {"results": [{"benchmark": "own", **RATE}]}}, None)
+    assert "not recorded" in render.page({"old-box": {"results": [{"benchmark": "own", **RATE}]}})
 
 
 def test_growth_and_scaling_tell_their_figures_and_leave_with_them(tmp_path):
@@ -113,14 +113,6 @@ def test_growth_and_scaling_tell_their_figures_and_leave_with_them(tmp_path):
     assert render.write(tmp_path / "results", tmp_path / "docs") == [page]
     assert not any(file.exists() for file in drawings)
     assert GROUPS["growth"].title not in page.read_text("utf-8")
-
-
-@pytest.mark.parametrize("same", [True, False])
-def test_the_last_soak_says_whether_the_bytes_were_the_same(same):
-    soak = {"kills": 5, "of": {"actor": 3, "raylet": 2}, "runs": 2, "nodes": 4, "same_bytes": same}
-    last = render.page({}, {"storms": soak}).split("## What it survives\n\n")[1]
-    assert re.findall(r"\d+", last)[:5] == ["5", "3", "2", "2", "4"]
-    assert ("not every run" in last) != same
 
 
 # --- words for figures ------------------------------------------------------------------------------------------------
