@@ -70,8 +70,8 @@ FAULTS = (
         ),
     ),
     (
-        "A task that reads, compares ids or draws a sample dies before it begins, or before its result is known; the run dies "
-        "while it reads",
+        "A task that reads, compares ids or draws a sample dies before it begins or before its result is known; the run "
+        "dies while it reads",
         "the task is done again; no unit that was read is read again; the same bytes",
         (
             "test_stream::test_tasks_that_die_while_reading_are_done_again",

@@ -109,10 +109,10 @@ def _differences() -> list[str]:
         window = {None: "its own", "limit": "its limit"}.get(row["asked"], str(row["asked"]))
         of_pooling[window] = max(of_pooling.get(window, 0.0), row["away"])
     windows = list(next(iter(largest.values())))
+    stages = ", ".join(f"with {names.replace(', ', ' and ')}" for names in STAGES[1:])
     return [
         f"Measured by `python docs/vectors.py` on {found['texts']} docstrings, from a few to many hundreds of tokens, with",
-        f"{versions}. Each cell is the largest of up to six: alone or with stages {' or '.join(STAGES[1:])}, each with and",
-        "without Normalize.",
+        f"{versions}. Each cell is the largest of up to six: alone, {stages}, each with and without Normalize.",
         "",
         f"| model | pooling | {' | '.join(f'window: {window}' for window in windows)} |",
         "| --- | --- |" + " ---: |" * len(windows),
