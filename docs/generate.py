@@ -54,9 +54,9 @@ def tables() -> str:
         "",
         *(f"- {_named([column])}: {column.meaning}" for column in KEY),
         "",
-        "A column without a type is a number. A figure marked ± has two more columns: `…_se`, its standard error for this",
-        "corpus (0 when every text was used), and `…_se_superpopulation`, that for other texts or, where they come in",
-        "documents, other documents: use it to compare corpora or nights.",
+        "A column without a type is a number; `x_se` after `x` is its standard error. A figure marked ± has two more columns:",
+        "`…_se`, its standard error for this corpus (0 when every text was used), and `…_se_superpopulation`, that for other",
+        "texts or, where they come in documents, other documents: use it to compare corpora or nights.",
     ]
     home: dict[Column, str] = {}
     written: set[str] = set()
@@ -77,7 +77,7 @@ def _columns(table: Table, home: dict[Column, str]) -> list[str]:
     """The columns of a table, as lines; `home` is the table that describes each, and receives those described here."""
     columns = _without_errors(table)
     new = [column for column in columns if column not in home]
-    lines = [f"- {_named(alike, table)}: {meaning}" for meaning, alike in _by_meaning(new).items()]
+    lines = [f"- {_named(alike, table)}: {meaning}" for meaning, alike in _by_meaning(new)]
     for other in dict.fromkeys(home[column] for column in columns if column in home):
         shared = [column for column in columns if home.get(column) == other]
         whole = len(shared) > 1 and len(shared) == sum(of == other for of in home.values())
@@ -88,20 +88,25 @@ def _columns(table: Table, home: dict[Column, str]) -> list[str]:
     return lines
 
 
-def _by_meaning(columns: list[Column]) -> dict[str, list[Column]]:
-    """The columns by meaning: a standard error with its figure, and together the means that are named after columns."""
+def _by_meaning(columns: list[Column]) -> list[tuple[str, list[Column]]]:
+    """The columns by meaning: a standard error with its figure, and neighbours of one meaning together."""
     errors = {column.name: column for column in columns if column.name.endswith("_se")}
-    alike: dict[str, list[Column]] = {}
+    of_figures = {f"{_stem(column.name)}_se" for column in columns if column.name not in errors}
+    alike: list[tuple[str, list[Column]]] = []
     for column in columns:
-        error = errors.get(f"{_stem(column.name)}_se")
-        if column.name in errors and any(f"{_stem(other.name)}_se" == column.name for other in columns if other != column):
+        if column.name in errors and column.name in of_figures:
             continue
-        meaning = column.meaning
-        if meaning == f"mean of {_stem(column.name)}":
-            meaning = "the mean of the column of that name"
-        if error is not None and error != column and error.meaning != "its standard error":
-            meaning += f"; {error.meaning.removeprefix('its ')}"
-        alike.setdefault(meaning, []).extend([column, *([error] if error is not None and error != column else [])])
+        is_mean = column.meaning == f"mean of {_stem(column.name)}"
+        meaning = "the mean of the column of that name" if is_mean else column.meaning
+        own = [column]
+        if (error := errors.get(f"{_stem(column.name)}_se")) is not None and error is not column:
+            own.append(error)
+            how = error.meaning.removeprefix("its standard error").lstrip(",:; ")
+            meaning += f". Error: {how}" if how else ""
+        if alike and alike[-1][0] == meaning:
+            alike[-1][1].extend(own)
+        else:
+            alike.append((meaning, own))
     return alike
 
 
