@@ -54,8 +54,8 @@ def tables() -> str:
         "",
         *(f"- {_named([column])}: {column.meaning}" for column in KEY),
         "",
-        "A column without a type is a number; `x_se` after `x` is its standard error. A figure marked ± has two more columns:",
-        "`…_se`, its standard error for this corpus (0 when every text was used), and `…_se_superpopulation`, that for other",
+        "A column without a type is a number; `x_se` after `x` is its standard error. A figure marked ± has two more:",
+        "`…_se`, the error for this corpus (0 when every text was used), and `…_se_superpopulation`, the error for other",
         "texts or, where they come in documents, other documents: use it to compare corpora or nights.",
     ]
     home: dict[Column, str] = {}
