@@ -573,19 +573,21 @@ def _bad_inputs() -> list[str]:
 
 def _random() -> list[str]:
     of_file: dict[str, list[Drawn]] = {}
-    for own in sorted(drawn(), key=lambda own: not own.file.startswith("test_random_")):
+    for own in drawn():
         of_file.setdefault(own.file, []).append(own)
+    strange = [file for file in of_file if file.startswith("test_random_")]
     return [
         "",
         "## Drawn at random",
         "",
-        "`test_random_*.py` give random input to every reader, configuration and schedule; the others draw numbers.",
         "The same examples are drawn in each run; `TEMPSCALE_FUZZ=20 python -m pytest -k test_random` draws twenty times as",
         "many, and different ones each time. Each parameter of a test draws as many.",
         "",
-        "| file | tests that draw | examples |",
+        "| random input | tests | examples |",
         "| --- | --- | --- |",
-        *(f"| `{file}.py` | {len(own)} | {sum(one.examples for one in own):,} |" for file, own in of_file.items()),
+        *(f"| `{file}.py` | {len(of_file[file])} | {sum(own.examples for own in of_file[file]):,} |" for file in strange),
+        "",
+        f"Numbers are drawn in {', '.join(f'`{file}.py`' for file in of_file if file not in strange)}.",
     ]
 
 
