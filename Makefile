@@ -25,7 +25,7 @@ test: $(VENV)/.dev
 proof: $(VENV)/.dev $(VENV)/.sbom
 	$(PYTEST) -n 3 -m "proof and not soak"
 
-# The tests of both under coverage.py: the lines and branches that they run, for docs/coverage.md. An hour.
+# The tests of both under coverage.py: the lines and branches that they run, for docs/dev/coverage.md. An hour.
 coverage: $(VENV)/.dev $(VENV)/.sbom
 	$(BIN)/python tests/covered.py
 
@@ -50,12 +50,12 @@ check: $(VENV)/.dev
 	$(BIN)/python -m pytest -q tests/test_house.py tests/test_typing.py
 	$(BIN)/python tests/mutants.py --stale
 
-# Every benchmark but the million texts, on a quiet machine; then docs/performance.md. Some of them: python -m benchmarks NAME …
+# Every benchmark but the million texts, on a quiet machine; then docs/dev/performance.md. Some of them: python -m benchmarks NAME …
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
 
 # On a machine with a GPU, in an environment whose torch has CUDA (make gpu PYTHON=…): every test of a GPU, then its rates, into
-# benchmarks/results/ and docs/performance.md. No Ray. Under nine minutes.
+# benchmarks/results/ and docs/dev/performance.md. No Ray. Under nine minutes.
 gpu:
 	$(PYTHON) -m benchmarks.card
 

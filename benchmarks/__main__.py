@@ -1,4 +1,4 @@
-"""`python -m benchmarks [NAME …]` writes a table, a file in results/, and docs/performance.md.
+"""`python -m benchmarks [NAME …]` writes a table, a file in results/, and docs/dev/performance.md.
 
 Names: embedding, paragraphs, overhead, socm, cosine, stage, growth, workers, layers, grid, proofs, panels, gpu.
 mean_socm, reading, correcting, vectors, shrinking and million take minutes to half an hour and run only if they are named.
@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks import record, render, wording
 
 HERE = Path(__file__).resolve().parent
-RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
+RESULTS, DOCS = HERE / "results", HERE.parent / "docs" / "dev"
 
 
 ON_REQUEST = ("mean_socm", "reading", "correcting", "vectors", "shrinking", "million")

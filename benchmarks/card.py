@@ -1,4 +1,4 @@
-"""`make gpu`, on a machine with a GPU: every test of one, then rates, into results/ and docs/performance.md. No Ray needed.
+"""`make gpu`, on a machine with a GPU: every test of one, then rates, into results/ and the page of figures. No Ray needed.
 
 `python -m benchmarks.card [--device DEVICE] [--small]`. Anything but CUDA, such as `cpu`, and `--small` only try the command
 itself: nothing is then written to results/.
@@ -148,9 +148,9 @@ def draw() -> None:
     try:
         from benchmarks import render
     except ImportError as error:
-        print(f"docs/performance.md is not written without {error.name}: python -m benchmarks render, where it is installed")
+        print(f"the page of figures needs {error.name}: where it is installed, python -m benchmarks render writes it")
         return
-    for page in render.write(HERE / "results", ROOT / "docs"):
+    for page in render.write(HERE / "results", ROOT / "docs" / "dev"):
         print(f"written to {page}")
 
 

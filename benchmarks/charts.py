@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,10 +34,12 @@ def of(stem: str, rows: list[dict[str, Any]]) -> dict[str, Chart]:
     for grows, (name, title, axis) in _GROWTH.items():
         own = [row for row in growth if row.get("grows") == grows]
         if own:
-            found[f"{stem}-{name}"] = Chart(_growing(own, title, axis), _told(title, own, grows), "growth")
+            words = f"{title}: seconds over {grows} on logarithmic axes; the table has the ends and the exponents."
+            found[f"{stem}-{name}"] = Chart(_growing(own, title, axis), words, "growth")
     own = [row for row in rows if row["benchmark"] == "workers" and "series" in row]
     if own:
-        found[f"{stem}-workers"] = Chart(_scaling(own), _told_workers(own), "workers")
+        words = "Scaling in workers, with the line of one for one; the table has the figures."
+        found[f"{stem}-workers"] = Chart(_scaling(own), words, "workers")
     return found
 
 
@@ -82,22 +83,3 @@ def _lines(values: list[dict[str, Any]], x: alt.X, y: alt.Y) -> alt.Chart:
     )
     points = alt.OverlayMarkDef(size=45)
     return alt.Chart(alt.Data(values=values)).mark_line(point=points, strokeWidth=2).encode(x=x, y=y, color=colour)
-
-
-def _told(title: str, rows: list[dict[str, Any]], grows: str) -> str:
-    ends = [
-        f"{name} from {own[0]['seconds']:.2g} s at {own[0]['size']:,} {grows} to {own[-1]['seconds']:.2g} s at "
-        f"{own[-1]['size']:,}, exponent {own[0]['exponent']:.2f}"
-        for name, own in _series(rows)
-    ]
-    return f"{title}, seconds over {grows} on logarithmic axes: {'; '.join(ends)}."
-
-
-def _told_workers(rows: list[dict[str, Any]]) -> str:
-    ends = [f"{name} at {own[-1]['workers']}: {own[-1]['ratio']:.2f} times the rate of one" for name, own in _series(rows)]
-    return f"Scaling in workers, with the line of one for one: {'; '.join(ends)}."
-
-
-def _series(rows: list[dict[str, Any]]) -> Iterable[tuple[str, list[dict[str, Any]]]]:
-    names = dict.fromkeys(row["series"] for row in rows)
-    return [(name, [row for row in rows if row["series"] == name]) for name in names]

@@ -28,11 +28,25 @@ THEMES = (
 )
 """For each theme its title, its names of `tempscale` itself, and the names of modules that those take or return."""
 
+IN_HELP = {
+    "Encoder": "encode_tokens batches factors_of padded hidden_states", "MtebModel": "encode",
+}  # fmt: skip
+"""Methods of a class that the job or mteb calls: named only."""
+BRIEF = ("Temperature",)
+"""Classes whose methods have their calls and what they do; arguments and errors are in their help."""
+
 INTRO = """# Python API
 
-Generated from the docstrings of `tempscale/` by `python docs/generate.py`: the names of the package itself, which are
-stable (`import tempscale as ts`, then `ts.attach`). Its modules, which the job uses for its own computations, are described
-in their docstrings: `help(tempscale.layers.spectrum)`. [equations.md](equations.md) names the function of each equation.
+`import tempscale as ts`: the names of the package itself, which are stable. Generated from their docstrings.
+
+```python
+import tempscale as ts
+
+print(ts.socm("a short text", "a longer text, of which more can be said"))
+```
+
+`help(ts.attach)` also says when each error is raised; every message is one sentence. `help(tempscale.layers.spectrum)`
+describes a module, [equations.md](equations.md) names the function of each equation.
 
 - S1 is *Length-Induced Embedding Collapse in Transformer-based Models*
   ([arXiv 2410.24200](https://arxiv.org/abs/2410.24200)), S2 *Why Mean Pooling Works*
@@ -137,7 +151,7 @@ def _body(thing: griffe.Object, call: str) -> list[str]:
             *_text(thing),
             *_list("Arguments", _told(thing, "parameters")),
             *_outcome(thing),
-            *_list("Raises", _told(thing, "raises")),
+            *_raises(thing),
         ]
     made, own = constructor(thing), [one for one in public(thing) if one.parent is thing]
     lines = _code(signature(made, call, of_class=True)) if made is not None else []
@@ -146,17 +160,27 @@ def _body(thing: griffe.Object, call: str) -> list[str]:
     lines += ["", f"A `{'`, `'.join(bases)}`."] if bases else []
     lines += _list("Arguments", _told(thing, "parameters"))
     # Attributes that __init__ sets are in the docstring of the class; a field has its own docstring.
+    given = {name for name, _ in _told(thing, "parameters")}
     fields = [
         (f"{one.name}: {_type(one.annotation)}", one.docstring.value) for one in own if one.is_attribute and one.docstring
     ]
-    lines += _list("Attributes", _told(thing, "attributes") + fields)
-    lines += _list("Raises", _told(thing, "raises"))
+    lines += _list("Attributes", [(name, said) for name, said in _told(thing, "attributes") if name not in given] + fields)
+    lines += _raises(thing)
+    lines += ["", "**Methods**"] if call in BRIEF else []
+    in_help = IN_HELP.get(call, "").split()
     for method in own:
-        if method.is_function:
+        if method.is_function and method.name not in in_help:
             called = call.lower() if method.name == "__call__" else f"{call}.{method.name}"
             over = f"{call}, called" if method.name == "__call__" else called
-            lines += ["", f"#### {over}", "", *_body(method, called)]
+            lines += _brief(method, called) if call in BRIEF else ["", f"#### {over}", "", *_body(method, called)]
+    if in_help:
+        lines += ["", f"Further methods are in `help(ts.{call})`: {', '.join(f'`{name}`' for name in in_help)}."]
     return lines
+
+
+def _brief(method: griffe.Function, called: str) -> list[str]:
+    """A method as one entry of a list."""
+    return [f"- `{' '.join(signature(method, called).split())}`: {' '.join(_text(method)[0].split())}"]
 
 
 def signature(function: griffe.Function, name: str, *, of_class: bool = False) -> str:
@@ -203,6 +227,11 @@ def _told(thing: griffe.Object, kind: str) -> list[tuple[str, str]]:
 
 def _list(title: str, entries: list[tuple[str, str]]) -> list[str]:
     return ["", f"**{title}**", *(f"- `{name}`: {_line(meaning)}" for name, meaning in entries)] if entries else []
+
+
+def _raises(thing: griffe.Object) -> list[str]:
+    names = dict.fromkeys(name for name, _ in _told(thing, "raises"))
+    return ["", f"**Raises** {', '.join(f'`{name}`' for name in names)}."] if names else []
 
 
 def _outcome(function: griffe.Function) -> list[str]:

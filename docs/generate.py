@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
-from table_examples import example
+from table_examples import QUESTIONS, example
 
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask
@@ -36,43 +37,78 @@ def tables_by_section() -> tuple[tuple[str, tuple[Table, ...]], ...]:
 
 
 def tables() -> str:
-    """Every table, with a question that it answers and its columns; a column of several tables is described in the first."""
+    """Every table, with a question that it answers and its columns; what several tables share is described in the first."""
     lines = [
         "# Tables",
         "",
-        "Generated from the schemas in `jobs/tempscale_jobs/tables/` by `python docs/generate.py`.",
-        "Each file is Parquet; units and meanings are also in its column metadata. Each table has a question that it",
-        "answers in one line of polars (`import polars as pl`). RUN is the run's folder, NIGHTS the folder of the nights,",
-        "COMPARED the folder given to `--out` of `tempscale compare`; each may be on object storage.",
+        "Which table answers a question, and what each column means. For example, why a night failed:",
+        "",
+        "```python",
+        example("gate")[1],
+        "```",
+        "",
+        "Generated from `jobs/tempscale_jobs/tables/`; a file's column metadata has the same units and meanings.",
+        "Every example is one line of polars (`import polars as pl`). RUN is the run's folder, NIGHTS the folder of the",
+        "nights, COMPARED the folder given to `--out` of `tempscale compare`; each may be on object storage.",
         "",
         "Every table of results begins with four columns:",
         "",
-        *(_line(column) for column in KEY),
+        *(f"- {_named([column])}: {column.meaning}" for column in KEY),
         "",
-        "A figure marked ± has two more: `…_se`, its standard error for this corpus (0 when every text was used), and",
-        "`…_se_superpopulation`, that for other texts or, where they come in documents, other documents: use it to compare",
-        "corpora or nights.",
+        "A column without a type is a number; `x_se` after `x` is its standard error. A figure marked ± has two more:",
+        "`…_se`, the error for this corpus (0 when every text was used), and `…_se_superpopulation`, the error for other",
+        "texts or, where they come in documents, other documents: use it to compare corpora or nights.",
     ]
     home: dict[Column, str] = {}
+    written: set[str] = set()
     for heading, tables in tables_by_section():
         lines += ["", f"## {heading}"]
         for table in tables:
-            question, answer = example(table.name)
-            lines += ["", f"### {table.name}", "", f"{table.meaning[0].upper()}{table.meaning[1:]}.", ""]
-            lines += [f"*{question}*", "", "```python", answer, "```", "", *_columns(table, home)]
+            if table.name in written:
+                lines += ["", f"[{table.name}](#{table.name}): the same table as above."]
+                continue
+            written.add(table.name)
+            meaning = f"{table.meaning[0].upper()}{table.meaning[1:]}".rstrip(".")
+            lines += ["", f"### {table.name}", "", meaning + ("" if meaning.endswith("?") else "."), ""]
+            lines += [f"*{QUESTIONS[table.name][0]}* `{example(table.name)[1]}`", "", *_columns(table, home)]
     return "\n".join(lines) + "\n"
 
 
 def _columns(table: Table, home: dict[Column, str]) -> list[str]:
     """The columns of a table, as lines; `home` is the table that describes each, and receives those described here."""
     columns = _without_errors(table)
-    lines = [_line(column, table) for column in columns if column not in home]
+    new = [column for column in columns if column not in home]
+    lines = [f"- {_named(alike, table)}: {meaning}" for meaning, alike in _by_meaning(new)]
     for other in dict.fromkeys(home[column] for column in columns if column in home):
-        names = [f"`{column.name}`{_mark(column, table)}" for column in columns if home.get(column) == other]
-        lines.append(f"- as in [{other}](#{other}): {', '.join(names)}")
+        shared = [column for column in columns if home.get(column) == other]
+        whole = len(shared) > 1 and len(shared) == sum(of == other for of in home.values())
+        names = "all columns" if whole else ", ".join(f"`{column.name}`{_mark(column, table)}" for column in shared)
+        lines.append(f"- as in [{other}](#{other}): {names}")
     for column in columns:
         home.setdefault(column, table.name)
     return lines
+
+
+def _by_meaning(columns: list[Column]) -> list[tuple[str, list[Column]]]:
+    """The columns by meaning: a standard error with its figure, and neighbours of one meaning together."""
+    errors = {column.name: column for column in columns if column.name.endswith("_se")}
+    of_figures = {f"{_stem(column.name)}_se" for column in columns if column.name not in errors}
+    alike: list[tuple[str, list[Column]]] = []
+    for column in columns:
+        if column.name in errors and column.name in of_figures:
+            continue
+        is_mean = column.meaning == f"mean of {_stem(column.name)}"
+        meaning = "the mean of the column of that name" if is_mean else column.meaning
+        own = [column]
+        if (error := errors.get(f"{_stem(column.name)}_se")) is not None and error is not column:
+            own.append(error)
+            how = error.meaning.removeprefix("its standard error").lstrip(",:; ")
+            meaning += f". Error: {how}" if how else ""
+        if alike and alike[-1][0] == meaning:
+            alike[-1][1].extend(own)
+        else:
+            alike.append((meaning, own))
+    return alike
 
 
 def _without_errors(table: Table) -> list[Column]:
@@ -95,15 +131,20 @@ def _stem(name: str) -> str:
     return name.removesuffix("_mean")
 
 
-def _mark(column: Column, table: Table) -> str:
-    return " ±" * (column.name in _figures(table))
+def _mark(column: Column, table: Table | None) -> str:
+    return " ±" * (table is not None and column.name in _figures(table))
 
 
-def _line(column: Column, table: Table | None = None) -> str:
-    """A column as a line of a list: name, mark, type, unit, meaning."""
-    mark = "" if table is None else _mark(column, table)
-    kind = ", ".join(filter(None, (str(column.type).replace("[384]", "[d]"), column.unit)))
-    return f"- `{column.name}`{mark} ({kind}): {column.meaning}"
+def _named(columns: list[Column], table: Table | None = None) -> str:
+    """The names of columns of one meaning, with marks, and the first's type, and its unit unless name or meaning has it."""
+    kind = str(columns[0].type).replace("[384]", "[d]")
+    words = re.split(r"[\W_]+", f"{columns[0].name} {columns[0].meaning}")
+    unit = "" if columns[0].unit in words else columns[0].unit
+    parts = ", ".join(filter(None, ("" if kind in _NUMBERS else kind, unit)))
+    return ", ".join(f"`{column.name}`{_mark(column, table)}" for column in columns) + (f" ({parts})" if parts else "")
+
+
+_NUMBERS = ("double", "float", "int32", "int64")
 
 
 def configuration() -> str:
@@ -111,30 +152,38 @@ def configuration() -> str:
     lines = [
         "# Configuration",
         "",
-        "Generated from the sections in `jobs/tempscale_jobs/config/` by `python docs/generate.py`. `tempscale audit`,",
-        "`evaluate` and `tune` each read one as `CONFIG.toml`; options on the command line override the file. Unknown keys",
-        "and wrong types are errors. If `[corpus]` names no `source`, the corpus and the sample sizes are those of the",
-        "quick start (300 texts, 12 groups for SOCM, 48 texts for the prefix probe). The column *option* names the option",
-        "of the command line that sets a key.",
+        "Every setting is a key of a TOML file, most are options too, and options override the file:",
+        "",
+        "    tempscale audit nightly.toml --workers 8",
+        "",
+        "`tempscale evaluate` and `tune` read such a file as well. Unknown keys and wrong types are errors. If `[corpus]`",
+        "has no `source`, corpus and sample sizes are those of the quick start (300 texts, 12 groups for SOCM, 48 texts for",
+        "the prefix probe). Each key has its type, its default where it is not None, and its option.",
+        "Generated from `jobs/tempscale_jobs/config/`.",
     ]
     home: dict[Setting, str] = {}
     for config in (AuditConfig, EvaluateConfig, TuneConfig):
         command = f"tempscale {config.command}"
         lines += ["", f"# `{command} CONFIG.toml`", *_top_and_sections(config, command, home)]
         if config is EvaluateConfig:
-            flags = {setting.path[0]: setting.named() for setting in settings(OwnTask)}
+            flags = {setting.path[0]: f"`{setting.named()}`" for setting in settings(OwnTask)}
             lines += _section(("tasks", f"{command}, `[[tasks]]`"), _settings_of(OwnTask, flags), {})
     return "\n".join(lines) + "\n"
 
 
 class Setting(NamedTuple):
-    """One key of a section as its row says it."""
+    """One key of a section as its line says it."""
 
     key: str
     kind: str
     default: str
     option: str
     meaning: str
+
+    def facts(self) -> list[str]:
+        """Its type, default and option."""
+        default = f"default `{self.default}`" if self.default else ""
+        return [fact for fact in (self.kind, default, self.option) if fact]
 
 
 def _settings_of(model: type[BaseModel], options: dict[str, str]) -> list[Setting]:
@@ -169,17 +218,22 @@ def _section(names: tuple[str, str], found: list[Setting], home: dict[Setting, s
     lines = ["", f"## {heading}", ""]
     # The option is no part of a setting's meaning: that of another section has its own, or none.
     new = [one for one in found if one not in home and one._replace(option="") not in home]
-    if new:
-        lines += ["| key | type | default | option | meaning |", "| --- | --- | --- | --- | --- |"]
-        lines += [f"| {' | '.join(one)} |" for one in new]
+    lines += [f"- `{one.key}` ({', '.join(one.facts())}): {one.meaning}" for one in new]
     for other in dict.fromkeys(_home(one, home) for one in found if one not in new):
         alike = [one for one in found if one not in new and _home(one, home) == other]
-        keys = [f"`{one.key}`{f' ({one.option})' * bool(one.option)}" for one in alike]
-        lines += ["", f"As in {other}: {', '.join(keys)}."]
+        lacking = [one for one in alike if _lacks_option(one, home)]
+        kinds = {"": [one for one in alike if one not in lacking], "without an option ": lacking}
+        keys = [words + ", ".join(f"`{one.key}`" for one in some) for words, some in kinds.items() if some]
+        lines += [""] * bool(new) + [f"As in {other}: {'; '.join(keys)}."]
     place = f"`{command}`, {'its top level' if name == 'top' else f'`[{name}]`'}"
     for one in new:
         home[one] = home[one._replace(option="")] = place
     return lines
+
+
+def _lacks_option(setting: Setting, home: dict[Setting, str]) -> bool:
+    """Whether the section that describes a setting has an option for it, and this one has none."""
+    return not setting.option and any(one.option and one._replace(option="") == setting for one in home)
 
 
 def _home(setting: Setting, home: dict[Setting, str]) -> str:
@@ -189,9 +243,7 @@ def _home(setting: Setting, home: dict[Setting, str]) -> str:
 def _type(annotation: object) -> str:
     """A type as the page writes it: alternatives with «or», and a class by its name."""
     if get_origin(annotation) in (Union, UnionType):
-        return " or ".join(_type(part) for part in get_args(annotation))
-    if annotation is NoneType:
-        return "None"
+        return " or ".join(_type(part) for part in get_args(annotation) if part is not NoneType)
     plain = annotation if get_origin(annotation) else getattr(annotation, "__name__", annotation)
     return str(plain).replace("typing.", "").replace("|", "or").replace("tempscale_jobs.config.evaluate.", "")
 
@@ -231,8 +283,8 @@ PAGES = {
     "tables.md": tables,
     "configuration.md": configuration,
     "operations.md": beside("sizing").page,
-    "reliability.md": beside("reliability").page,
-    "coverage.md": beside("coverage_page").page,
+    "dev/reliability.md": beside("reliability").page,
+    "dev/coverage.md": beside("coverage_page").page,
     "vectors.md": beside("vectors").page,
     "short-texts-win.md": beside("short_texts").page,
     "../jobs/tempscale_jobs/report/templates/vega.js": bundle,

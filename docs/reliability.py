@@ -1,4 +1,4 @@
-"""Writes docs/reliability.md; counts the tests from their source, without running them. Part of docs/generate.py."""
+"""Writes docs/dev/reliability.md; counts the tests from their source, without running them. Part of docs/generate.py."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ FAULTS = (
     ),
     (
         "A node is about to leave the cluster; a node does not answer; nodes are lost again and again",
-        "it is given no new piece; it is waited for no longer than a minute or five; what they had is given out again",
+        "it gets no new piece; the wait for it ends after one to five minutes; their pieces go to others",
         (
             "test_sick::test_a_node_that_drains_is_given_no_new_piece",
             "test_sick::test_a_node_that_does_not_answer_is_not_waited_for",
@@ -56,7 +56,7 @@ FAULTS = (
     ),
     (
         "A cluster begins with a head without processors",
-        "what waits makes it grow, and the head does none of the work",
+        "waiting work makes it grow, and the head does none of it",
         ("test_sick::test_a_cluster_that_begins_with_a_head_alone_gets_nodes_because_work_waits",),
     ),
     (
@@ -70,8 +70,8 @@ FAULTS = (
         ),
     ),
     (
-        "A task that reads, compares ids or draws a sample dies, before it begins or when nobody has heard of what it "
-        "wrote; the run dies while it reads",
+        "A task that reads, compares ids or draws a sample dies before it begins or before its result is known; the run "
+        "dies while it reads",
         "the task is done again; no unit that was read is read again; the same bytes",
         (
             "test_stream::test_tasks_that_die_while_reading_are_done_again",
@@ -152,7 +152,7 @@ FAULTS = (
     (
         "A clock is set while a run holds its lock; a storage answers an error once, or only after it has created the file; "
         "a file system has no links; somebody removes the lock",
-        "the living keeps its lock, or the run does not begin; one that has lost it ends with exit code 3",
+        "a live run keeps its lock, or does not begin; a run that lost it ends with exit code 3",
         (
             "test_lock::test_a_clock_that_is_set_takes_no_lock_from_the_living",
             "test_lock::test_an_error_that_passes_is_tried_again",
@@ -164,7 +164,7 @@ FAULTS = (
         ),
     ),
     (
-        "A model's files are exchanged while a run goes on, or overwritten in place under an actor; a machine has others; "
+        "A model's files are replaced while a run goes on, or overwritten in place under an actor; a machine has others; "
         "the `main` of a hub name moves",
         "nothing of the other model is kept, neither in the run nor in a cache; exit code 3, or 2 for a machine",
         (
@@ -176,7 +176,7 @@ FAULTS = (
         ),
     ),
     (
-        "A source is written or exchanged while it is read",
+        "A source is written or replaced while it is read",
         "exit code 2, and nothing of the mixture is kept",
         (
             "test_changing::test_a_unit_whose_file_is_exchanged_is_not_read",
@@ -221,7 +221,7 @@ FAULTS = (
         ),
     ),
     (
-        "Standard output is closed, full or read no further; SIGTERM comes while Ray starts",
+        "Standard output is closed, full or no longer read; SIGTERM comes while Ray starts",
         "the exit code is that of the run; 3, a sentence and a folder that can be resumed",
         (
             "test_ends::test_a_reader_that_has_read_enough_is_no_failure",
@@ -408,7 +408,7 @@ def cases(test: ast.FunctionDef) -> int:
 
 
 def page() -> str:
-    """docs/reliability.md."""
+    """docs/dev/reliability.md."""
     soak = json.loads((ROOT / "benchmarks" / "results" / "soak.json").read_text("utf-8"))
     mutants = json.loads((ROOT / "benchmarks" / "results" / "mutants.json").read_text("utf-8"))
     return "\n".join(
@@ -419,14 +419,14 @@ def page() -> str:
 _NOT_TRIED = """
 ## What is not survived, or was never tried
 
-- A network that is cut between two living halves of a cluster; the tests only kill nodes and processes.
-- A memory that returns other bytes than were written, without error correction: what a worker computes is not computed
-  twice. A tile that is lost or doubled is detected, because sums are compared with their closed form.
-- A part that nothing reads any more, in a run that goes on after its disk was damaged: it is noticed by who reads it.
-- A library that ends its own process. In rare cases a damaged Lance table ends the process that opens it, inside
-  Lance's compiled part: without a sentence, and before anything was written. The test allows one table in twenty.
+- A network that is cut between two living halves of a cluster: the tests only kill nodes and processes.
+- Memory without error correction that returns other bytes than were written: what a worker computes is not computed
+  twice. (A lost or doubled tile is detected, because sums are compared with their closed form.)
+- Damage on disk to a part that a resumed run reads no more: its next reader notices it.
+- A library that ends its own process: in rare cases a damaged Lance table does, before anything is written. The test
+  allows one table in twenty.
 - A real GPU that falls off its bus, a real spot machine that is taken back, Kubernetes itself
-  ([what was done instead](../cluster/README.md#what-was-never-run)).
+  ([what was done instead](../../cluster/README.md#what-was-never-run)).
 """
 
 
@@ -438,8 +438,13 @@ def _head(soak: dict[str, Any], mutants: dict[str, Any]) -> list[str]:
     return [
         "# What it survives",
         "",
-        "Generated by `python docs/generate.py` from the tests themselves and from the last result of `make soak`. A test",
-        "checks every count and every name on this page against the suite.",
+        "A fault changes no byte of a result: the run goes on, or ends with an exit code and is resumed. To try all faults:",
+        "",
+        "    make test",
+        "    make proof",
+        "    make soak",
+        "",
+        "Generated from the tests and the last results; a test checks every count and name against the suite.",
         "",
         "| | |",
         "| --- | --- |",
@@ -461,8 +466,8 @@ def _machines() -> list[str]:
     parts = json.loads(file.read_text("utf-8")) if file.exists() else {}
     rows = []
     for name, link in {
-        "slurm": "[the job for Slurm](../cluster/slurm/README.md) on a real one of two machines",
-        "image": "[the image](../cluster/Dockerfile), on a base of Debian's packages",
+        "slurm": "[the job for Slurm](../../cluster/slurm/README.md) on a real one of two machines",
+        "image": "[the image](../../cluster/Dockerfile), on a base of Debian's packages",
     }.items():
         if "done" in (part := parts.get(name, {})):
             ways = (
@@ -481,7 +486,7 @@ def _slow(soak: dict[str, Any]) -> list[str]:
     if (slow := soak.get("tests")) is None:
         return []
     failed = f"{len(slow['failed'])} failed" if slow["failed"] else "all passed"
-    skipped = f" but {slow['skipped']}, which were skipped" if slow["skipped"] else ""
+    skipped = f" but {slow['skipped']} skipped" if slow["skipped"] else ""
     return [f"| tests that take minutes, in the last soak ({slow['on']}) | {slow['tests']}, {failed}{skipped} |"]
 
 
@@ -492,24 +497,18 @@ def _faults(soak: dict[str, Any]) -> list[str]:
         "",
         "## Faults",
         "",
-        "«The same bytes» is literal: the digests of tables, texts, factors and neighbours are compared with those of an",
-        "undisturbed run. `make test` runs a test that is named alone, `make proof` or `make soak` one that says so.",
+        "«The same bytes»: the digests of tables, texts, factors and neighbours are those of an undisturbed run. A test",
+        "that is named alone runs in `make test`, the others in `make proof` or `make soak`.",
         "",
         "| fault | result | tests |",
         "| --- | --- | --- |",
         *(f"| {fault} | {holds} | {', '.join(map(_proof, names))} |" for fault, holds, names in FAULTS),
         "",
-        "`make soak` kills at seeded random moments of every stage of every command, on a cluster of several nodes on one",
-        f"machine. The last result (benchmarks/results/soak.json, seed {soak['seed']}): {soak['kills']} kills ({kinds}) in",
+        "`make soak` kills at seeded random moments of every stage of every command, on several nodes of one machine. Last",
+        f"result (benchmarks/results/soak.json, seed {soak['seed']}): {soak['kills']} kills ({kinds}) in",
         f"{soak['runs']} runs on {soak['nodes']} nodes, {soak['starts']} starts of the driver, {soak['files']} files of",
-        f"the commands compared: {same}.",
-        "",
-        "| command | kills by the stage that was running |",
-        "| --- | --- |",
-        *(
-            f"| {command} | {', '.join(f'{stage} {count}' for stage, count in counts.items())} |"
-            for command, counts in soak["stages"].items()
-        ),
+        f"the commands compared: {same}. Kills by command:",
+        f"{', '.join(f'{name} {sum(own.values())} in {len(own)} stages' for name, own in soak['stages'].items())}.",
     ]
 
 
@@ -534,9 +533,9 @@ def _first(found: dict[str, Any]) -> str:
 def _mutants(mutants: dict[str, Any]) -> list[str]:
     """What came of the mistakes that `make mutants` makes."""
     minutes = sum(found["seconds"] for found in mutants.values()) // 60
+    dates = [found["on"] for found in mutants.values()]
     rows = [
-        f"| {name} | {len(found['mutations'])} | {sum(own['noticed'] for own in found['mutations'])} | {_first(found)} | "
-        f"{found['on']} |"
+        f"| {name} | {len(found['mutations'])} | {sum(own['noticed'] for own in found['mutations'])} | {_first(found)} |"
         for name, found in mutants.items()
     ]
     unnoticed = [own for found in mutants.values() for own in found["mutations"] if not own["noticed"]]
@@ -546,13 +545,12 @@ def _mutants(mutants: dict[str, Any]) -> list[str]:
         "",
         "## Mistakes that the tests notice",
         "",
-        "`make mutants` makes one mistake at a time in the code that decides, in a copy of the project: a condition that is",
-        "gone, `>` for `>=`, a part of a key that is missing. It takes "
-        f"{minutes} minutes on two cores; the tests of `make soak` are left",
-        "out. The last results (benchmarks/results/mutants.json):",
+        "`make mutants` makes one mistake at a time in a copy of the code that decides: `>` for `>=`, a condition gone.",
+        f"It takes {minutes} minutes on two cores and runs the tests of `make test` and `make proof`. The results",
+        f"(benchmarks/results/mutants.json) are of {' to '.join(dict.fromkeys((min(dates), max(dates))))}:",
         "",
-        "| subject | mistakes | noticed | by `make test` alone | on |",
-        "| --- | --- | --- | --- | --- |",
+        "| subject | mistakes | noticed | by `make test` alone |",
+        "| --- | --- | --- | --- |",
         *rows,
         *(["", "Not noticed:", "", *reasons] if reasons else []),
     ]
@@ -569,11 +567,7 @@ def _bad_inputs() -> list[str]:
         "",
         "| tests | cases | subject |",
         "| --- | --- | --- |",
-        *(f"| [{file}.py](../{paths[file]}) | {sum(map(cases, tests[file]))} | {what} |" for file, what in BAD_INPUTS),
-        "",
-        "The tests of the first three files, by name:",
-        "",
-        *(f"- {_words(test.name)}" for file, _ in BAD_INPUTS[:3] for test in tests[file]),
+        *(f"| [{file}.py](../../{paths[file]}) | {sum(map(cases, tests[file]))} | {what} |" for file, what in BAD_INPUTS),
     ]
 
 
@@ -581,30 +575,20 @@ def _random() -> list[str]:
     of_file: dict[str, list[Drawn]] = {}
     for own in drawn():
         of_file.setdefault(own.file, []).append(own)
-    strange = [own for file in sorted(of_file) if file.startswith("test_random_") for own in of_file.pop(file)]
+    strange = [file for file in of_file if file.startswith("test_random_")]
     return [
         "",
         "## Drawn at random",
         "",
-        "The files `test_random_*.py` give random input to every reader, configuration and schedule. The same",
-        "examples are drawn in each run of the suite; `TEMPSCALE_FUZZ=20 python -m pytest -k test_random` draws twenty",
-        "times as many, and different ones each time. Where a test has parameters, such as the kind of the file, each",
-        "draws as many.",
+        "The same examples are drawn in each run; `TEMPSCALE_FUZZ=20 python -m pytest -k test_random` draws twenty times as",
+        "many, and different ones each time. Each parameter of a test draws as many.",
         "",
-        "| test | examples |",
-        "| --- | --- |",
-        *(f"| {_words(own.test)} | {own.examples:,} |" for own in strange),
-        "",
-        "Numbers are drawn too, for the functions that compute with them:",
-        "",
-        "| file | tests that draw | examples |",
+        "| random input | tests | examples |",
         "| --- | --- | --- |",
-        *(f"| `{file}.py` | {len(own)} | {sum(one.examples for one in own):,} |" for file, own in of_file.items()),
+        *(f"| `{file}.py` | {len(of_file[file])} | {sum(own.examples for own in of_file[file]):,} |" for file in strange),
+        "",
+        f"Numbers are drawn in {', '.join(f'`{file}.py`' for file in of_file if file not in strange)}.",
     ]
-
-
-def _words(name: str) -> str:
-    return name.removeprefix("test_").replace("_", " ")
 
 
 def _decorators(node: ast.FunctionDef, name: str) -> list[ast.Call]:

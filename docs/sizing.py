@@ -113,10 +113,10 @@ def _all_pairs(rates: list[Rate]) -> str:
     heads = ["texts", "pairs", "16 cores", "1,000 cores"]
     heads += [f"{n} GPUs, {rate.precision}" for rate in cards for n in CARDS] or [f"{n} GPUs, not timed" for n in CARDS]
     lines = [
-        f"With {slowest.dim} dimensions and the ten nearest texts of each, one core ({slowest.machine}, "
-        f"[the stage on Ray](performance.md#the-pairwise-stages-on-ray)) compares {slowest.pairs / 1e6:.0f} million pairs a "
-        f"second{_of_cards(cards)}. Each GPU is taken to read blocks at {READ_BYTES / 1e6:.0f} MB a second beside its work, "
-        "and the longer of both times is given. At these rates, for each temperature:",
+        f"Times are for each temperature, with {slowest.dim} dimensions and the ten nearest texts of each. One core "
+        f"({slowest.machine}, [the stage on Ray](dev/performance.md#the-pairwise-stages-on-ray)) compares "
+        f"{slowest.pairs / 1e6:.0f} million pairs a second{_of_cards(cards)}. Each GPU is taken to read blocks at "
+        f"{READ_BYTES / 1e6:.0f} MB a second while it computes; the longer of both times counts.",
         "",
         f"| {' | '.join([*heads, 'lists of neighbours', 'embeddings in blocks', 'read by GPUs'])} |",
         "| " + "--- | " * (len(heads) + 3),
@@ -159,9 +159,8 @@ def _of_cards(cards: list[Rate]) -> str:
     each = [f"{card.pairs / 1e9:.0f} in {card.precision}" for card in cards]
     listed = " and ".join(filter(None, [", ".join(each[:-1]), each[-1]]))
     return (
-        f"; one GPU ({cards[0].machine}, [a single super-tile without Ray](performance.md#on-a-gpu)) in thousand millions "
-        f"{listed}, with {cards[0].dim} dimensions; several GPUs are taken to make their number times that, which was not "
-        "measured"
+        f"; one GPU ({cards[0].machine}, [one super-tile without Ray](dev/performance.md#on-a-gpu)) in thousand millions "
+        f"{listed}, with {cards[0].dim} dimensions. Several GPUs, which were not measured, count as their number times that"
     )
 
 

@@ -6,10 +6,14 @@ Every supported pooling, alone and with further stages, with and without a Norma
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tempscale.model.known_settings import Setting
 
 HERE = Path(__file__).resolve().parent
 RESULT = HERE.parent / "benchmarks" / "results" / "vectors.json"
@@ -85,79 +89,65 @@ def _compared(folder: Path, window: Any, texts: list[str]) -> dict[str, Any]:
 
 
 def page() -> str:
-    """docs/vectors.md."""
+    """docs/vectors.md with the measured differences and the settings of a model's files between its marks."""
+    text = (HERE / "vectors.md").read_text("utf-8")
+    for name, lines in {"differences": _differences(), "settings": _settings()}.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+        part = "\n".join(["", *lines, "", ""])
+        text, count = pattern.subn(lambda marks, part=part: f"{marks[1]}{part}{marks[2]}", text)
+        assert count == 1, f"vectors.md has {count} marks of {name}"
+    return text
+
+
+def _differences() -> list[str]:
+    """The largest difference of each pooling under each window, over further stages."""
     found = json.loads(RESULT.read_text("utf-8"))
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    lines = [
-        "# Whose vectors these are",
+    largest: dict[tuple[str, str], dict[str, float]] = {}
+    for row in found["rows"]:
+        of_pooling = largest.setdefault((row["model"], row["pooling"]), {})
+        window = {None: "its own", "limit": "its limit"}.get(row["asked"], str(row["asked"]))
+        of_pooling[window] = max(of_pooling.get(window, 0.0), row["away"])
+    windows = list(next(iter(largest.values())))
+    stages = ", ".join(f"with {names.replace(', ', ' and ')}" for names in STAGES[1:])
+    return [
+        f"Measured by `python docs/vectors.py` on {found['texts']} docstrings, from a few to many hundreds of tokens, with",
+        f"{versions}. Each cell is the largest of up to six: alone, {stages}, each with and without Normalize.",
         "",
-        "Those of `SentenceTransformer(folder).encode(texts)` with its defaults: `out.norms[:, None] * out.embeddings`.",
-        f"The table has the largest ‖a − b‖/‖b‖ over {found['texts']} docstrings, from a few to many hundreds of tokens,",
-        "a being ours and b theirs.",
-        "",
-        f"Measured by `python docs/vectors.py` with {versions}; rendered by",
-        "`python docs/generate.py`. The tests hold each below 1e-5",
-        "(`tests/tempscale/model/test_vectors_of_users.py`), and scores to those of mteb with the plain model",
-        "(`tests/jobs/evaluate/test_scores_of_users.py`).",
-        "",
-        "| model | pooling | further stages | Normalize | window | texts cut | largest difference |",
-        "| --- | --- | --- | --- | ---: | ---: | ---: |",
-    ]
-    asked = {None: "its own, ", "limit": "limit, "}
-    lines += [
-        f"| {row['model']} | {row['pooling']} | {row['stages'] or '–'} | {'yes' if row['normalised'] else 'no'} "
-        f"| {asked.get(row['asked'], '')}{row['window']} | {row['cut']} | {row['away']:.1e} |"
-        for row in found["rows"]
-    ]
-    return "\n".join([*lines, *_settings()]) + "\n"
+        f"| model | pooling | {' | '.join(f'window: {window}' for window in windows)} |",
+        "| --- | --- |" + " ---: |" * len(windows),
+        *(f"| {model} | {pooling} | {' | '.join(f'{own[window]:.1e}' for window in windows)} |"
+          for (model, pooling), own in largest.items()),
+    ]  # fmt: skip
 
 
 def _settings() -> list[str]:
-    """The settings of a model's files, from `tempscale.model.known_settings`."""
-    from tempscale.model.known_settings import CONFIG_NAMES, FILES, SETTINGS, STAGE, STAGES
+    """The settings of a model's files, from `tempscale.model.known_settings`, by file and treatment."""
+    from tempscale.model.known_settings import FILES, SETTINGS, STAGES
 
-    lines = [
-        "",
-        "## Which settings of a model are obeyed",
-        "",
-        "Obeyed: the vectors are those of `encode` with this setting. Refused: where it is set, the model is refused in",
-        "a sentence that names file, key and value, and what to do. Harmless: it changes no vector. A key of these",
-        "files that is not in the table is refused too. The tests compare the list with the installed",
-        "sentence-transformers, build a model for each setting that is obeyed, and hold the difference below 1e-5",
-        "(`tests/tempscale/model/test_known_settings.py`).",
-        "",
-        f"Where `{STAGE}` is absent or empty, the first of these is read in its place: {', '.join(CONFIG_NAMES[1:])}.",
-        "A folder without",
-        "`modules.json` is one of transformers alone: like `encode`, ours pools the mean of its tokens (the last token",
-        "of a model that writes texts) and reads no file of sentence-transformers. It is refused if its tokenizer has a",
-        "chat template, through which sentence-transformers 6 would send the texts.",
-        "",
-        "What transformers reads (`config.json`, the tokenizer's files) it obeys here as there, because it loads both.",
-        "A key of `config.json` that the family's class does not declare is refused unless it is known to change no",
-        "vector, is empty, or belongs to the author's own code (`auto_map`), which is never run. The older names of",
-        "nomic_bert's settings must say what its class computes. Weights are computed",
-        "in float32 or as `--precision` says, whatever precision they are stored in. Texts are padded on the right,",
-        "whatever `padding_side` says; left is refused in the families whose positions count the padding (BERT, ELECTRA,",
-        "ALBERT, DistilBERT), because there a shorter text of a batch gets other vectors.",
-        "",
-        "Version 5 has the same vectors but for two things: it removes white space around each text, and lower-cases",
-        "with Python's `str.lower`. `python tests/sentence_transformers_cases.py 5.6.1` installs a version of it for",
-        "itself and compares: with transformers 5.23.0 its 23 cases are at most 8.0e-07 apart.",
-        "Prompts that pooling leaves out (`include_prompt`) are refused.",
-        "",
-        "| file | key | | what it does |",
-        "| --- | --- | --- | --- |",
-    ]
     places = {name: f"`config.json` of a {name} stage" if name in STAGES else f"`{name}`" for name in SETTINGS}
     groups = {places[name]: keys for name, keys in SETTINGS.items()}
-    groups |= {"`modules.json`: class of a stage": STAGES, "the transformer's folder": FILES}
+    groups |= {"Class of a stage in `modules.json`": STAGES, "Files in the transformer's folder": FILES}
+    lines = []
     for place, keys in groups.items():
+        by_treatment: dict[str, dict[str, list[str]]] = {}
         for key, setting in keys.items():
-            only = " or ".join(f"`{value!r}`" for value in setting.only if value is not None)
-            where = f" in {', '.join(sorted(setting.families))}" if setting.families else ""
-            treatment = f"obeyed if {only}, else refused{where}" if only else setting.treatment
-            lines.append(f"| {place} | `{key}` | {treatment} | {setting.reason} |")
-    return lines
+            of_treatment = by_treatment.setdefault(treatment(setting), {})
+            of_treatment.setdefault(setting.reason, []).append(f"`{key}`")
+        lines += ["", f"**{place}**", ""]
+        lines += [
+            f"- {name}: "
+            + " ".join(f"{', '.join(own)} {'each ' * (len(own) > 1)}{reason}." for reason, own in found.items())
+            for name, found in by_treatment.items()
+        ]
+    return lines[1:]
+
+
+def treatment(setting: Setting) -> str:
+    """How a setting is treated, with the values that are obeyed where others are refused."""
+    only = " or ".join(f"`{value!r}`" for value in setting.only if value is not None)
+    where = f" in {', '.join(sorted(setting.families))}" if setting.families else ""
+    return f"obeyed if {only}, else refused{where}" if only else setting.treatment
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Which lines and branches of the program the tests run: `python tests/covered.py`, which is what `make coverage` runs.
 
 The tests of `make test` and of `make proof`. What came of it is written to benchmarks/results/coverage.json, for
-docs/coverage.md. `python tests/covered.py --add TESTS` adds what further tests run of the same code.
+docs/dev/coverage.md. `python tests/covered.py --add TESTS` adds what further tests run of the same code.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def test_the_whole_command_without_ray(tmp_path, minilm):
 @pytest.fixture
 def fakes(monkeypatch, tmp_path):
     """A command that runs no test and measures one row, into results of its own."""
-    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "dev").mkdir(parents=True)
     monkeypatch.setattr(card, "HERE", tmp_path)
     monkeypatch.setattr(card, "ROOT", tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -83,14 +83,14 @@ def test_what_a_card_gave_until_it_was_stopped_is_written_and_on_the_page(fakes,
     assert found["results"] == [{"benchmark": "gpu"} | ROW]
     fakes()
     assert card.main([]) == 0
-    page = (tmp_path / "docs" / "performance.md").read_text("utf-8")
+    page = (tmp_path / "docs" / "dev" / "performance.md").read_text("utf-8")
     assert "### On a GPU" in page
     assert "7 passed, 2 skipped in 3.0s" in " ".join(page.split())
     # A page says what was never measured, until it was.
     assert "never measured" in page
-    assert "ever run on a GPU" in render.page({}, None)
+    assert "ever run on a GPU" in render.page({})
     rows = [*found["results"], *({"benchmark": "gpu"} | ROW | {"unit": unit} for unit in ("tokens/s", "texts/s"))]
-    assert "never measured" not in render.page({"x": found | {"results": rows}}, None)
+    assert "never measured" not in render.page({"x": found | {"results": rows}})
 
 
 def test_a_slower_card_embeds_fewer_texts(monkeypatch):

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.proof
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
     [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md",
-     *(page for page in (ROOT / "docs").glob("*.md") if page.name != "api.md")]  # Equations and signatures.
+     *(page for page in (ROOT / "docs").rglob("*.md") if page.name != "api.md")]  # Equations and signatures.
 )  # fmt: skip
 PRINTED = {("operations.md", "texts")}
 """Indented blocks that show what a command prints, by their page and first word."""
@@ -196,7 +196,7 @@ def test_lines_of_polars_read_what_a_run_leaves(place, monkeypatch, page, reads)
 
 def test_a_run_leaves_what_the_drawing_of_the_data_shows(place):
     run = place / "nights" / "2026-11-25"
-    (drawing,) = re.findall(r"```mermaid\n(.*?)```", (ROOT / "docs" / "data-flow.md").read_text("utf-8"), re.S)
+    (drawing,) = re.findall(r"```mermaid\n(.*?)```", (ROOT / "docs" / "dev" / "data-flow.md").read_text("utf-8"), re.S)
     names = {part for shown in re.findall(r"\[\(([^)]*)\)\]", drawing) for part in re.findall(r"[\w/]+/", shown)}
     assert {"texts/", "tables/", "partials/cosine/", "partials/groups/"} <= names
     # So few texts are not dealt to groups: all of their pairs are measured.
