@@ -69,7 +69,7 @@ def _correct_all(config: CorrectConfig, life: Lifecycle, saved: Saved, journal: 
         lost = f"; {facts['rejected']:,} rows rejected" if facts["rejected"] else ""
         stage.note = f"{facts['corrected']:,} {config.side}{lost}"
     fitted = {"name": saved.correction.canonical, "sha256": saved.correction.digest}
-    fitted |= {"model": saved.model.get("name", "given"), "temperature": saved.model.get("temperature", "1.0")}
+    fitted |= {"model": str(saved.model.get("name", "given")), "temperature": str(saved.model.get("temperature", "1.0"))}
     record = life.record(command=config.command, embeddings={"source_state": state} | facts, correction=fitted)
     run.storage.write_table("tables/findings.parquet", findings.decide(record).table())
 
