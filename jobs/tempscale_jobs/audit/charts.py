@@ -13,7 +13,7 @@ import polars as pl
 
 from tempscale_jobs.report.charts import COLOURS, about_zero, colour, lines, panel_title, point, rule_at, side_by_side
 from tempscale_jobs.report.sections import Drawing, Table
-from tempscale_jobs.report.text import count, interval_name, number, share
+from tempscale_jobs.report.text import FIGURES, count, interval_name, number, share
 
 _SCATTER_POINTS = 1500
 _PANEL = (260, 260)
@@ -124,8 +124,8 @@ def effects(table: pl.DataFrame) -> Drawing | None:
     if table.is_empty():
         return None
     rows = [
-        point(row["temperature"], "", row["figure"], row["change"], row["change_se_superpopulation"])
-        for row in table.filter(pl.col("figure") != "spread_mean").to_dicts()
+        point(row["temperature"], "", FIGURES[row["figure"]], row["change"], row["change_se_superpopulation"])
+        for row in table.filter(pl.col("figure").is_in(list(FIGURES))).to_dicts()
     ]
     # The reference has the first colour, as in the other figures, and no change of its own.
     temperatures = list(dict.fromkeys([*table["reference"], *table["temperature"]]))

@@ -17,7 +17,7 @@ from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Part, Report, Section, Table, caption, drawn, group, subject, tabled
-from tempscale_jobs.report.text import count, estimate, interval_name, labels, number, share, share_of
+from tempscale_jobs.report.text import FIGURES, count, estimate, interval_name, labels, number, share, share_of
 from tempscale_jobs.steps import calibration
 from tempscale_jobs.tables.audit import EXCERPTS, TABLES
 
@@ -228,7 +228,7 @@ def _nights(place: str, trend: pl.DataFrame) -> list[Section]:
     """The four figures over the nights, from the second on."""
     if trend.is_empty() or trend["night"].n_unique() < 2:
         return []
-    figures = [over_nights(f"{place}-nights", trend, name, label) for name, label in verdict.FIGURES]
+    figures = [over_nights(f"{place}-nights", trend, name, label) for name, label in FIGURES.items()]
     return group("Nights", *figures)
 
 
@@ -281,15 +281,12 @@ def _searched(model: _Model, ranking: str) -> list[str]:
 
 def _by_temperature(model: _Model, encoded: Sequence[str]) -> list[Section]:
     """Every figure under every temperature."""
-    estimates = {
-        "mean cosine": "cosine_mean", "collapse gap": "collapse_gap", "prefix gap": "prefix_gap", "mean SOCM": "socm_mean",
-        "exposure of the shortest": "exposure_short", "exposure of the longest": "exposure_long",
-    }  # fmt: skip
-    numbers = {"effective rank": "effective_rank", "hubness (skewness of N_k)": "k_occurrence_skewness"}
-    counts = {"near-duplicate pairs": "near_duplicate_pairs", "texts": "texts"}
-    rows = [(label, *(estimate(row, name) for row in model.rows)) for label, name in estimates.items()]
-    rows += [(label, *(number(row[name]) for row in model.rows)) for label, name in numbers.items()]
-    rows += [(label, *(_counted(row[name]) for row in model.rows)) for label, name in counts.items()]
+    exposures = {"exposure_short": "exposure of the shortest", "exposure_long": "exposure of the longest"}
+    numbers = {"effective_rank": "effective rank", "k_occurrence_skewness": "hubness (skewness of N_k)"}
+    counts = {"near_duplicate_pairs": "near-duplicate pairs", "texts": "texts"}
+    rows = [(label, *(estimate(row, name) for row in model.rows)) for name, label in (FIGURES | exposures).items()]
+    rows += [(label, *(number(row[name]) for row in model.rows)) for name, label in numbers.items()]
+    rows += [(label, *(_counted(row[name]) for row in model.rows)) for name, label in counts.items()]
     table = Table(("figure", *(row["temperature"] for row in model.rows)), rows)
     return [Section("Figures by temperature", encoded, table=table, folded=True)]
 

@@ -9,15 +9,9 @@ import polars as pl
 from tempscale_jobs.nights.charts import sparkline
 from tempscale_jobs.report.findings import Finding, Findings, changed
 from tempscale_jobs.report.sections import Figure
-from tempscale_jobs.report.text import count, estimate, number, parted
+from tempscale_jobs.report.text import FIGURES, count, estimate, number, parted
 
 Row = dict[str, Any]
-FIGURES = (
-    ("cosine_mean", "mean cosine"),
-    ("collapse_gap", "collapse gap"),
-    ("prefix_gap", "prefix gap"),
-    ("socm_mean", "mean SOCM"),
-)
 _GAP = {
     "up": "Yes: longer texts are closer together, by {collapse} in mean cosine.",
     "down": "No: longer texts are further apart, by {collapse} in mean cosine.",
@@ -77,7 +71,7 @@ def figures(row: Row, found: Findings, trend: pl.DataFrame, place: str) -> list[
             [f"{change.temperature}: {_signed(change)}" for change in found.named(changed(name), row["model"])],
             f"{place}-trend-{name}", sparkline(trend, name),
         )
-        for name, label in FIGURES
+        for name, label in FIGURES.items()
     ]  # fmt: skip
 
 

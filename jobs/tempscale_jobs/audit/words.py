@@ -13,6 +13,7 @@ from tempscale_jobs.audit.findings import exposed, exposures, of_row, with_findi
 from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.report.findings import Findings, changed
 from tempscale_jobs.report.text import (
+    FIGURES,
     count,
     encoding,
     estimate,
@@ -128,13 +129,7 @@ def closing_figures(tables: Tables) -> dict[str, tuple[list[str], list[list[str]
     figures = {}
     for model, table in tables["collapse_summary"].group_by("model", maintain_order=True):
         rows = table.to_dicts()
-        lines = [
-            [label, *(estimate(row, name) for row in rows)]
-            for label, name in (
-                ("mean cosine", "cosine_mean"), ("collapse gap", "collapse_gap"),
-                ("prefix gap", "prefix_gap"), ("mean SOCM", "socm_mean"),
-            )
-        ]  # fmt: skip
+        lines = [[label, *(estimate(row, name) for row in rows)] for name, label in FIGURES.items()]
         figures[str(model[0])] = [row["temperature"] for row in rows], lines
     return figures
 

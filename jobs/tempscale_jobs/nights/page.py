@@ -10,17 +10,16 @@ import polars as pl
 from tempscale_jobs.nights.charts import over_nights, reason, state, switches
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.sections import Part, Report, Table, group, tabled
-from tempscale_jobs.report.text import count, estimate, labels
+from tempscale_jobs.report.text import FIGURES, count, estimate, labels
 
-_FIGURES = {
-    "cosine_mean": "mean cosine", "collapse_gap": "collapse gap", "prefix_gap": "prefix gap", "socm_mean": "mean SOCM",
+_FIGURES = FIGURES | {
     "exposure_long": "exposure of the longest texts", "truncated_share": "truncated share", "texts": "texts",
 }  # fmt: skip
 
 
 def heads() -> list[str]:
     """The column heads of `table`."""
-    return ["night", "model", "τ", "texts", "mean cosine", "collapse gap", "prefix gap", "mean SOCM", "gate"]
+    return ["night", "model", "τ", "texts", *FIGURES.values(), "gate"]
 
 
 def table(record: pl.DataFrame, last: int) -> list[list[str]]:
@@ -30,7 +29,7 @@ def table(record: pl.DataFrame, last: int) -> list[list[str]]:
     return [
         [
             row["night"], row["model"], names[row["temperature"]], f"{row['texts']:,}",
-            *(estimate(row, name) for name in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean")), state(row),
+            *(estimate(row, name) for name in FIGURES), state(row),
         ]
         for row in record.filter(pl.col("night").is_in(nights.to_list())).to_dicts()
     ]  # fmt: skip
@@ -70,7 +69,7 @@ def _part(place: str, title: str, rows: pl.DataFrame) -> Part:
             rows.reverse().to_dicts(), table(rows, len(rows))[::-1], strict=True
         )
     ]
-    names = ("night", "model", "gate", "since the night before", "texts", *heads()[4:-1])
+    names = ("night", "model", "gate", "since the night before", "texts", *FIGURES.values())
     return Part(
         place,
         title,

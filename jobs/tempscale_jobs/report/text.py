@@ -8,6 +8,10 @@ from typing import Any
 from tempscale.stats.errors import Z_95
 
 _LONGEST_LABEL, _LABEL_END = 40, 15
+FIGURES = {
+    "cosine_mean": "mean cosine", "collapse_gap": "collapse gap", "prefix_gap": "prefix gap", "socm_mean": "mean SOCM",
+}  # fmt: skip
+"""The four figures of an audit that a reader sees first, and their names."""
 
 # ---------------------------------------------------------------------------------------------- numbers and names
 

@@ -9,6 +9,7 @@ from reports_by_hand import section_of, texts_of
 
 from tempscale_jobs.audit import report, verdict, words
 from tempscale_jobs.report.findings import Findings
+from tempscale_jobs.report.text import FIGURES
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps.exposure import ranked
 
@@ -111,7 +112,7 @@ def test_every_figure_is_left_as_svg_and_png_and_old_ones_go(tmp_path):
     storage.write("figures/old.png", b"")
     page = report.render(tables_of(), RUN | {"trend": nights(2)})
     page.write_to(storage)
-    names = {"cosine", "heatmap", "probe", "effects", "scatter", "socm"} | {f"nights-{key}" for key, _ in verdict.FIGURES}
+    names = {"cosine", "heatmap", "probe", "effects", "scatter", "socm"} | {f"nights-{key}" for key in FIGURES}
     assert set(page.figures) == names
     assert {*storage.list("figures")} == {f"figures/{name}.{kind}" for name in names for kind in ("svg", "png")}
     assert storage.read("figures/cosine.png").startswith(b"\x89PNG")
