@@ -41,6 +41,15 @@ _STEPS = {
 
 def summarise(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
     """Write every table of the run, from the scope of each model; returns them by name."""
+    run, tables = audited[0].run, tables_of(audited)
+    for name, table in tables.items():
+        run.storage.write_table(f"tables/{name}.parquet", table)
+    _calibrate(run, tables["cosine_histogram"])
+    return tables
+
+
+def tables_of(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
+    """The tables by name, from what the steps so far have measured."""
     run, config, index = audited[0].run, audited[0].config, audited[0].index
     tables = {table.name: _collected(run, table, config.analysis) for table in TABLES if table.name in _STEPS}
     summaries, effects = [], []
@@ -56,9 +65,6 @@ def summarise(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
         layouts = {scope.model.label: scope.texts for scope in audited}
         rankings = [tables[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
         tables["excerpts"] = _excerpts(run, index, layouts, rankings)
-    for name, table in tables.items():
-        run.storage.write_table(f"tables/{name}.parquet", table)
-    _calibrate(run, tables["cosine_histogram"])
     return tables
 
 

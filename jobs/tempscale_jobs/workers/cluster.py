@@ -66,6 +66,8 @@ class Cluster:
     """GPUs of each worker: 0 or 1, which `actors_per_gpu` of them share."""
     shuffle_seed: int | None = None
     actors_per_gpu: int = 1
+    keeps_crew: bool = False
+    """Whether model actors, which may hold all CPUs, stay while tasks run: then tasks claim none."""
     journal: Journal | None = field(default=None, compare=False, repr=False)
     """Is told which pieces of work are slow."""
 

@@ -126,6 +126,8 @@ def run_tasks(
     At most `ahead` tasks for each CPU are in flight, which limits their memory; `how` has options of the tasks. A list of
     pieces is begun with the costliest, an iterator is taken as it comes.
     """
+    if how is None and cluster.keeps_crew:
+        how, ahead = BESIDE_ACTORS, 1
     tasks = _Tasks(cluster, function, ahead, how or {})
     with readable_failures():
         for piece, result, _ in _results(tasks, _ordered(cluster, pieces), cluster.journal):
@@ -162,7 +164,7 @@ def _remote(function: Callable[..., Any]) -> Any:
     """A function as a task of Ray; cached, because Ray sends each new one to all workers."""
     import ray
 
-    return ray.remote(function)
+    return ray.remote(**BESIDE_ACTORS)(function)
 
 
 def ask_for_workers(cluster: Cluster) -> None:
