@@ -14,7 +14,7 @@
       head                the address of a cluster and a client of its jobs
       watch               submit it, show its log, give its exit code
     tune/                 `tempscale tune` and `export`: choose a temperature or a correction
-      run, report, words  as in every command, see below
+      run, report, words, terminal  as in every command, see below
       scores              choose by scores of tasks
       collapse            choose without labels
       corrections         what corrections do to scores and exposure
@@ -25,24 +25,23 @@
       measured            what runs have measured of it, for the card
       push                the checkpoint on a hub
     audit/                `tempscale audit`
-      run, summary, charts, words, report
+      run, summary, charts, words, report, terminal
       checks              what it refuses before the long work
       facts               what run.json says of it
       plan                --plan: what a run costs
       verdict             the first screen: the answer and four figures
-      terminal            what the terminal says of a finished run, and --json
       findings            the state of each figure, decided once
       advice              what follows, with a command
       again               the command that goes on from a finished run
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
-      run
+      run, terminal
       units               what one task reads and writes
     pairs/                `tempscale pairs`: SOCM of explicit pairs of texts
-      run, summary
+      run, summary, terminal
       chunks              the pairs of a source, in pieces
       socm                the pairs of a piece, on an actor
     diagnose/             `tempscale diagnose`: why embeddings collapse
-      run, summary, charts, words, report
+      run, summary, charts, words, report, terminal
       sampling            which texts are looked into: evenly by length
       looks               every layer and head of each
       two_texts           two texts, token by token
@@ -50,7 +49,7 @@
       versions            versions of one document
       findings            single numbers with errors
     evaluate/             `tempscale evaluate`: downstream scores
-      run, summary, charts, words, report
+      run, summary, charts, words, report, terminal
       tasks               tasks by name
       own_tasks           a user's data as tasks
       windows             test sets by length
@@ -121,7 +120,7 @@
       page                template, charts, run.json: one page
       charts              colours, lines with bands, changes with intervals
       findings            what a run found, as data
-      screen              tables on the terminal
+      screen              the end of a command on the terminal
       shell               commands to copy
       text                figures in words
     workers/              Ray
@@ -169,8 +168,9 @@
     urls                  addresses without their secrets
 
 In the folder of a command the same names mean the same thing: run (the command, top to bottom), its own files, summary
-(parts to tables), charts, words (tables to sentences), report (the page). Steps hand on durable parts, not objects in
-memory: corpus -> shards/ -> texts/ (and factors/, of a sample) -> partials/ -> tables/ -> report.html.
+(parts to tables), charts, words (tables to sentences), report (the page), terminal (what is printed at the end). Steps hand
+on durable parts, not objects in memory: corpus -> shards/ -> texts/ (and factors/, of a sample) -> partials/ -> tables/
+-> report.html.
 
 The steps compute with `tempscale/`, the science, which knows no Ray and no tables:
 

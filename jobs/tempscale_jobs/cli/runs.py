@@ -94,9 +94,9 @@ def pairs(config: PairsConfig, console: Console, resume: bool) -> int:
 
         run = run_pairs(config, journal, fresh=not resume)
     if config.execution.log_format == "text":
-        from tempscale_jobs.pairs.summary import close_pairs
+        from tempscale_jobs.pairs.terminal import close
 
-        close_pairs(run)
+        close(run)
     return 0
 
 
@@ -118,9 +118,9 @@ def diagnose(config: DiagnoseConfig, console: Console, resume: bool) -> int:
 
         run = run_diagnose(config, journal, fresh=not resume)
     if config.execution.log_format == "text":
-        from tempscale_jobs.diagnose.report import close_diagnose
+        from tempscale_jobs.diagnose.terminal import close
 
-        close_diagnose(run)
+        close(run)
     return 0
 
 
@@ -145,9 +145,9 @@ def evaluate(config: EvaluateConfig, console: Console, resume: bool) -> int:
 
         run = run_evaluate(config, journal, fresh=not resume)
     if config.execution.log_format == "text":
-        from tempscale_jobs.evaluate.report import close_evaluate
+        from tempscale_jobs.evaluate.terminal import close
 
-        close_evaluate(run)
+        close(run)
     return 0
 
 
@@ -170,9 +170,9 @@ def tune(config: TuneConfig, console: Console, resume: bool) -> int:
 
         run = run_tune(config, journal, fresh=not resume)
     if config.execution.log_format == "text":
-        from tempscale_jobs.tune.report import close_tune
+        from tempscale_jobs.tune.terminal import close
 
-        close_tune(run)
+        close(run)
     return 0
 
 
@@ -193,5 +193,8 @@ def correct(config: CorrectConfig, console: Console, resume: bool) -> int:
     with begun(config, config.embeddings.source, console) as journal:
         from tempscale_jobs.correct.run import correct as run_correct
 
-        run_correct(config, journal, fresh=not resume)
+        run = run_correct(config, journal, fresh=not resume)
+    from tempscale_jobs.correct.terminal import close
+
+    close(run)
     return 0
