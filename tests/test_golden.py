@@ -1,37 +1,13 @@
-"""The words of one help page, of one audit in the terminal and of its report, as tests/golden/ holds them.
+"""The words of one help page, of one audit in the terminal and of its report; see `golden_words`.
 
-No other test of tier 1 asserts a sentence that these files have. Figures, times and paths are masked, because other tests
-prove them. After a change of words, `TEMPSCALE_GOLDEN=write python -m pytest tests/test_golden.py` writes the
-files again: read what changed before you commit it.
+No other test of tier 1 asserts a sentence that these files have. How other commands end is compared where they are tested.
 """
 
-import os
 import re
-from pathlib import Path
 
 from command_line import in_process
+from golden_words import ending, masked, same
 from pages import Page
-
-GOLDEN = Path(__file__).parent / "golden"
-WRITE = os.environ.get("TEMPSCALE_GOLDEN") == "write"
-
-
-def masked(text, *names):
-    """The words of a text, a line for each that it has, without what another machine or day would change."""
-    for name in names:
-        text = text.replace(str(name), "PATH")
-    text = re.sub(r"(run-\w+)-[0-9a-f]{4}\b", r"\1", text)
-    text = re.sub(r"\bpyarrow\.[\w.]+", "ID", text)
-    text = re.sub(r"[−+±]?\d[\d,.:]*", "#", text)
-    lines = (" ".join(line.split()) for line in text.splitlines())
-    # A slow machine tells progress, as in «SOCM: 309 of 619, about 5 s left», and which pieces are slow.
-    return "\n".join(line for line in lines if line and ": # of #" not in line and not line.startswith("slow: ")) + "\n"
-
-
-def same(name, text):
-    if WRITE:
-        (GOLDEN / name).write_text(text, "utf-8")
-    assert text == (GOLDEN / name).read_text("utf-8"), f"read the difference, then write tests/golden/{name} again"
 
 
 def test_help(monkeypatch):
@@ -51,3 +27,7 @@ def test_what_its_report_says(small_audit, small_model):
     said, of_this_machine, _ = page.text.partition("corpus fingerprint")
     assert of_this_machine
     same("report.txt", masked(said, small_audit, small_model))
+
+
+def test_how_an_audit_ends_fits_a_terminal(small_audit, capsys):
+    assert (small_audit / "printed.txt").read_text("utf-8").endswith(ending("audit", small_audit / "run", capsys))

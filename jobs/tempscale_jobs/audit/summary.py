@@ -51,7 +51,8 @@ def summarise(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
 def tables_of(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
     """The tables by name, from what the steps so far have measured."""
     run, config, index = audited[0].run, audited[0].config, audited[0].index
-    tables = {table.name: _collected(run, table, config.analysis) for table in TABLES if table.name in _STEPS}
+    models = [scope.model for scope in audited]
+    tables = {table.name: _collected(run, models, table, config.analysis) for table in TABLES if table.name in _STEPS}
     summaries, effects = [], []
     for scope in audited:
         figures = [_figures(scope, t, tables) for t in run.temperatures]
@@ -77,12 +78,12 @@ def _calibrate(run: Run, histogram: pa.Table) -> None:
         run.storage.write_json(CALIBRATION, {"models": cards}, plain=True)
 
 
-def _collected(run: Run, table: Table, analysis: Analysis) -> pa.Table:
-    """A table's rows from the partial tables of all models and temperatures."""
+def _collected(run: Run, models: Sequence[Model], table: Table, analysis: Analysis) -> pa.Table:
+    """A table's rows from the partial tables of these models and all temperatures."""
     step = _STEPS[table.name]
     if table.name == "socm_pairs" and analysis.socm_top_over == "corpus":
         step = "top"
-    names = (f"{run.place(f'partials/{step}', m, t)}/{table.name}.parquet" for m in run.models for t in run.temperatures)
+    names = (f"{run.place(f'partials/{step}', m, t)}/{table.name}.parquet" for m in models for t in run.temperatures)
     return pa.concat_tables(
         [table.schema().empty_table(), *(run.storage.read_table(n) for n in names if run.storage.exists(n))]
     )

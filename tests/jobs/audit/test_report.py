@@ -2,16 +2,13 @@
 
 import re
 from html import unescape
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
 from pages import EDGES, HOSTILE, RUN, SCHEDULES, Page, rendered, specs_of, tables_of, without_errors
 
-from tempscale_jobs.audit import terminal
 from tempscale_jobs.audit.words import headline, labelled, protocol
 from tempscale_jobs.report.text import beyond_noise, interval_name, labels, number, share, with_error
-from tempscale_jobs.runs.storage import Storage
 
 pytestmark = pytest.mark.proof
 
@@ -281,19 +278,6 @@ def test_schedules_are_named_and_long_ones_written_out_once():
     specs = specs_of(html)
     assert specs["m0-cosine"]["layer"][0]["encoding"]["color"]["scale"]["domain"] == ["by_layer(1.0, 0.9)", label]
     assert [panel["title"]["text"] for panel in specs["m0-heatmap"]["concat"]] == ["by_layer(1.0, 0.9)", label]
-
-
-def test_the_last_words_on_the_screen_are_plain_text(tmp_path, capsys):
-    storage = Storage(str(tmp_path / "a[/b]"))
-    tables = tables_of(model="[/b]model[red]", taus=SCHEDULES)
-    storage.write_table("tables/collapse_summary.parquet", tables["collapse_summary"].to_arrow())
-    storage.write_json("run.json", RUN | {"gate": {"verdict": "none"}})
-    terminal.close(SimpleNamespace(storage=storage))
-    out = capsys.readouterr().out
-    assert "a[/b]/report.html" in out
-    assert "[/b]model[red]" in out
-    assert SCHEDULES[0] in " ".join(out.split())
-    assert SCHEDULES[1] not in " ".join(out.split())
 
 
 @pytest.mark.words

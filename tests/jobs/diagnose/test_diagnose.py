@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 import torch
 from by_hand_attention import by_hand
+from golden_words import ending, masked, same
 from pages import specs_of
 from plain_audit import run_alone
 from whole_run import as_lines, diagnosed, digests, documented, read_record, read_report, read_tables
@@ -296,6 +297,10 @@ def test_workers_order_and_a_lost_part_change_no_byte(finished, tmp_path, corpus
 
 
 @pytest.mark.words
+def test_it_ends_with_what_was_found(finished, capsys):
+    same("diagnose.txt", masked(ending("diagnose", finished, capsys), finished))
+
+
 def test_the_report_stands_alone_and_says_what_was_found(finished, tables):
     page = read_report(finished)
     mine = tables["findings"].filter((pl.col("finding") == "temperature") & (pl.col("tau") == 0.7))

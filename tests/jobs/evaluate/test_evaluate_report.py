@@ -6,6 +6,7 @@ import shutil
 
 import polars as pl
 import pytest
+from golden_words import ending, masked, same
 from pages import specs_of
 from score_tasks import EDGES, TAUS, one, settings, tasks_in
 from whole_run import read_report, read_tables
@@ -72,6 +73,10 @@ def test_tables_of_an_earlier_attempt_go_with_their_cells(copied):
     assert set(left) == {"evaluation"}
     page = render(left, json.loads((out / "run.json").read_text()) | {"missing": 8}).html
     assert "8 cells are missing" in page
+
+
+def test_it_ends_with_the_scores_and_what_a_temperature_does_to_them(finished, capsys):
+    same("evaluate.txt", masked(ending("evaluate", finished, capsys), finished))
 
 
 def test_the_report_stands_alone_tells_every_score_and_is_rendered_again_alike(finished, tables):
