@@ -21,6 +21,7 @@ _WIDER = ("  tempscale ", "report  ", "tables  ", "vectors  ")
 
 def masked(text, *names):
     """The words of a text, a line for each that it has, without what another machine or day would change."""
+    text = _unwrapped(text)
     for name in names:
         text = text.replace(str(name), "PATH")
     text = re.sub(r"(run-\w+)-[0-9a-f]{4}\b", r"\1", text)
@@ -28,7 +29,21 @@ def masked(text, *names):
     text = re.sub(r"[−+±]?\d[\d,.:]*", "#", text)
     lines = (" ".join(line.split()) for line in text.splitlines())
     # A slow machine tells progress, as in «SOCM: 309 of 619, about 5 s left», and which pieces are slow.
-    return "\n".join(line for line in lines if line and ": # of #" not in line and not line.startswith("slow: ")) + "\n"
+    progress = re.compile(r"slow: |(?!✓).*: # of #")
+    return "\n".join(line for line in lines if line and not progress.match(line)) + "\n"
+
+
+def _unwrapped(text):
+    """A text whose sentences are on one line each, since where a line breaks depends on the figures in it."""
+    joined, is_ending = [], False
+    for line in text.splitlines():
+        is_ending = is_ending or not line
+        goes_on = line.startswith(" " * 15) or (is_ending and not line.startswith(_WIDER))
+        if goes_on and joined and joined[-1] and not joined[-1].startswith(_WIDER):
+            joined[-1] += f" {line.strip()}"
+        else:
+            joined.append(line)
+    return "\n".join(joined)
 
 
 def same(name, text):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -47,6 +47,9 @@ from tempscale_jobs.steps.scope import Embedded, Scope
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers.cluster import holds_gpus
 from tempscale_jobs.workers.dispatch import Crew
+
+if TYPE_CHECKING:
+    from tempscale_jobs.report.page import Page
 
 FEW_TEXTS = 4096
 """Texts whose pairs are compared in less time than the crew takes to start."""
@@ -207,7 +210,8 @@ def _report_so_far(audited: Sequence[Embedded], queries: SourceReader | None, li
     with life.journal.stage("report so far") as stage:
         record = life.record(**facts(audited, None if queries is None else queries.index))
         tables = {name: pl.DataFrame(pl.from_arrow(table)) for name, table in summary.tables_of(audited).items()}
-        _draw(life.run, tables, record | {"to_come": _TO_COME})
+        page = _page(tables, record | {"to_come": _TO_COME})
+        life.run.storage.write(folder.REPORT, page.html.encode())  # Its figures as files come at the end.
         stage.note = f"{masked(life.run.storage.root)}/{folder.REPORT}, whole at the end"
 
 
@@ -296,10 +300,10 @@ def needed_of_tiles(scope: Embedded, temperature: Temperature) -> Needed:
 
 
 def _write_report(run: Run, record: dict[str, Any]) -> None:
-    _draw(run, folder.load_tables(run.storage), record)
+    _page(folder.load_tables(run.storage), record).write_to(run.storage)
 
 
-def _draw(run: Run, tables: dict[str, pl.DataFrame], record: dict[str, Any]) -> None:
+def _page(tables: dict[str, pl.DataFrame], record: dict[str, Any]) -> Page:
     from tempscale_jobs.audit import report  # What draws it takes a second to import, and Ray starts before.
 
-    report.render(tables, record).write_to(run.storage)
+    return report.render(tables, record)

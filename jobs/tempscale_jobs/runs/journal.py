@@ -21,8 +21,8 @@ from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.urls import hidden
 
 _LOG_SECONDS = 60.0
-_BAR = 16
-"""Columns of the bar."""
+_BAR, _SHORTEST_NAME = 12, 12
+"""Columns of the bar, and of the name beside it at least."""
 
 
 class Stage:
@@ -81,7 +81,7 @@ class Stage:
         """What the stage does now and how far it is, in so many columns; a longer name is cut."""
         named = f"{self._name}: {self._now}" if self._now else self._name
         counted = f": {self._counted()}" if self._total or self._done else ""
-        room = width - len(counted)
+        room = max(_SHORTEST_NAME, width - len(counted))
         return (named if len(named) <= room else f"{named[: room - 1]}…") + counted
 
     def _counted(self) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import pytest
 from left_behind import Interrupt
@@ -15,6 +16,12 @@ from tempscale_jobs.runs.storage import Storage
 pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
 
 SO_FAR = "This run is not complete"
+
+
+@pytest.fixture(autouse=True)
+def without_figures(monkeypatch):
+    """Figures as files take longer to draw than all steps of these runs."""
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +59,7 @@ class Kept(Observer):
 @pytest.mark.parametrize(
     ("analysis", "next_stage"),
     [
-        ({"socm_sample": 16}, "covariance factors"), ({"socm_groups": 10}, "SOCM"),
+        pytest.param({"socm_sample": 16}, "covariance factors", marks=pytest.mark.soak), ({"socm_groups": 10}, "SOCM"),
         ({"socm_sample": 0, "probe_sample": 0, "socm_top_over": "corpus", "worst_pairs": 5}, "texts of largest"),
     ],
     ids=["sample", "groups", "worst pairs"],

@@ -15,9 +15,7 @@ from tempscale_jobs.report.screen import Ending, lines_of
 from tempscale_jobs.runs.storage import Storage
 
 NOT_CHECKED = {"verdict": "none", "failed": []}
-REASON = (
-    "figure of MiniLM at 1.0 rose by 0.05, from 0.1 in the night of 2026-11-24 (run 0123456789ab) to 0.15: too much"
-)
+REASON = "figure of MiniLM at 1.0 rose by 0.05, from 0.1 in the night of 2026-11-24 (run 0123456789ab) to 0.15: too much"
 FAILED = {"verdict": "failed", "failed": [REASON] * 2, "checks": 7, "not_compared": [], "first_nights": []}
 PASSED = FAILED | {"verdict": "passed", "failed": []}
 TYPED = {"file": None, "options": {"--corpus": ["--corpus", "texts.jsonl"], "--quick": ["--quick"]}}
@@ -62,7 +60,7 @@ def test_two_models_have_two_lines_each_at_most():
 def test_a_quick_audit_ends_with_the_command_of_a_whole_one():
     quick = said(config=RUN["config"] | {"quick": True}, command_line=TYPED, models={"MiniLM": {}})
     (command,) = quick.commands
-    assert command.startswith("tempscale audit --corpus texts.jsonl --out runs/audit-whole-")
+    assert command.startswith("tempscale audit --corpus texts.jsonl --intervals 0,100,400 --out runs/audit-whole-")
     assert "--quick" not in command
 
 

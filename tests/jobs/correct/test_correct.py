@@ -273,7 +273,7 @@ def test_a_file_that_holds_no_correction_is_refused(tmp_path, data, named):
 
 
 def test_it_ends_with_the_place_of_the_vectors_and_the_command_for_the_queries(folder, fitted, capsys):
-    text = ending("correct", run(folder, fitted["length"]), capsys)
+    text = ending("correct", run(folder, fitted["length"], "run"), capsys)
     (line,) = (line for line in text.splitlines() if line.startswith("  tempscale correct"))
     ((name, given),) = parsed(shlex.split(line))
     assert (name, given["side"], given["correction"]) == ("correct", "queries", str(folder / "c.json"))

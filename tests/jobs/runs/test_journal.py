@@ -148,19 +148,17 @@ def test_colours_are_those_of_a_terminal_without_no_color(monkeypatch):
 
 def test_the_bar_and_its_words_never_wrap(clock):
     console = Console(file=io.StringIO(), force_terminal=True, width=80)
-    stage = journal.Stage(
-        "embed a model of a very long name", 124_999_750_000, SimpleNamespace(console=console, observers=())
-    )
+    stage = journal.Stage("embed a model of a very long name", 1_999_000, SimpleNamespace(console=console, observers=()))
     try:
         stage.advance(1000)
         for clock[0] in (10.0, 20.0, 30.0):
-            stage.advance(12_345_678)
+            stage.advance(12_345)
         stage.tell("bounds over all pairs, τ 0.8")
         plain = Console(file=io.StringIO(), width=80)
         plain.print(stage._bar.make_tasks_table(stage._bar.tasks))
         (line,) = plain.file.getvalue().splitlines()
-        assert "embed a model" in line
-        assert "of 124,999,750,000, 1,234,568/s" in line
+        assert "embed a model o…: 38,035" in line
+        assert "of 1,999,000, 1,234/s" in line
         assert line.rstrip().endswith("left")
     finally:
         stage.close()
