@@ -120,7 +120,7 @@
       provenance          the last section: how it was made
       page                a report -> one page, by one template
       findings            what a run found, as data
-      screen              tables on the terminal
+      screen              the end of a command on the terminal
       shell               commands to copy
       text                figures in words
     workers/              Ray

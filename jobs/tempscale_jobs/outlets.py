@@ -1,4 +1,4 @@
-"""Keep a run from failing when standard output or error is closed or full."""
+"""Standard output and error: lines that fit a terminal; a stream that is closed or full does not fail a run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import codecs
 import errno
 import os
 import sys
+import textwrap
 from typing import Any
+
+WIDTH = 80
+"""Columns of a line on the terminal; only a command to copy, or a path, may be longer."""
 
 
 class Outlet:
@@ -57,6 +61,16 @@ class Outlet:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, self._stream.fileno())
         os.close(nowhere)
+
+
+def wrapped(text: str, indent: str = "", first: str | None = None) -> list[str]:
+    """A text in lines of at most `WIDTH` columns, broken between words and never inside a figure such as «0.1 ± 0.2 %»."""
+    kept = text.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
+    lines = textwrap.wrap(
+        kept, WIDTH, initial_indent=indent if first is None else first, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return [line.replace("\u00a0", " ") for line in lines]
 
 
 def _writes_at_once(encoding: str | None) -> bool:

@@ -18,6 +18,8 @@ _SIZES = {"--socm-groups", "--socm-se", "--socm-sample"}
 """How much is measured, which another run need not repeat."""
 _OF_A_NIGHT = {"--out", "--night", "--baseline", "--history"}
 """What another run beside a night must not share with it."""
+_OF_ONE_NIGHT = {"--night", "--quick"}
+"""What the nights after it do not repeat."""
 _REPEATED = {"corpus", "queries", "embedding", "analysis", "choosing", "seed", "keep_text"}
 """The sections that decide what is measured."""
 _HIDDEN = "***"
@@ -26,7 +28,7 @@ _WITHOUT_OPTION = ("bits", "scale", "max_characters")
 """Settings of a corpus that only a configuration file gives."""
 
 
-def again(run: dict[str, Any], model: str | None, command: str, *changed: str, beside: str, whole: bool = False) -> str:
+def again(run: dict[str, Any], model: str | None, command: str, *changed: str, beside: str) -> str:
     """A command on the corpus and model of a finished run, under its settings; empty where no line can say it.
 
     Args:
@@ -35,11 +37,12 @@ def again(run: dict[str, Any], model: str | None, command: str, *changed: str, b
         command: audit or tune.
         changed: the options that are changed, with their values.
         beside: what the new folder's name says, with /{night} behind it for nights.
-        whole: whether all of the corpus is measured, where the run took a sample.
     """
     config, started = run["config"], run.get("command_line") or {"file": None, "options": {}}
     run_command = run.get("command", "audit")
     file = started["file"] if command == run_command else None
+    if file is not None and config.get("quick") and "--quick" not in started["options"]:
+        return ""  # The file asks for a quick audit, and no option for a whole one.
     corpus, fields = config.get("corpus") or {}, Corpus.model_fields
     source = corpus.get("source") if run_command == "tune" else run["corpus"]["source"]
     if source is None:
@@ -50,9 +53,7 @@ def again(run: dict[str, Any], model: str | None, command: str, *changed: str, b
         and any(corpus.get(n, fields[n].default) != fields[n].default for n in _WITHOUT_OPTION)
     ):
         return ""
-    if whole and file is not None:
-        changed = (*changed, "--sample", str(run["corpus"]["usable"]))
-    left_out = _left_out(command, changed, whole)
+    left_out = _left_out(command, changed)
     words = ["tempscale", command, *([] if file is None else [_path(file)])]
     by_option = {option.typed: setting for setting in settings(_COMMANDS[run_command]) for option, _ in setting.options}
     for setting in settings(_COMMANDS[command]):
@@ -86,15 +87,15 @@ def repeated(run: dict[str, Any]) -> str:
     if started is None:
         return ""
     words = ["tempscale", "audit", *([] if started["file"] is None else [_path(started["file"])])]
-    words += [word for option, typed in started["options"].items() if option != "--night" for word in typed]
+    words += [word for option, typed in started["options"].items() if option not in _OF_ONE_NIGHT for word in typed]
     return "" if any(_HIDDEN in word for word in words) else shell_line(words)
 
 
-def _left_out(command: str, changed: tuple[str, ...], whole: bool) -> set[str]:
-    """The options that are not repeated."""
-    left_out = _OF_A_NIGHT | set(changed)
-    if whole or "--sample" in changed:
-        left_out |= {"--sample", "--limit"} if "--sample" in changed else {"--sample", *_SIZES}
+def _left_out(command: str, changed: tuple[str, ...]) -> set[str]:
+    """The options that are not repeated: what is suggested is a whole run."""
+    left_out = _OF_A_NIGHT | {"--quick"} | set(changed)
+    if "--sample" in changed:
+        left_out.add("--limit")
     if command == "tune":  # It tries candidates of its own, on as many texts as it needs.
         left_out |= {"--sample", "--tau", "--temperature"}
     return left_out

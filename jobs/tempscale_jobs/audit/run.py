@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs import lifecycle
@@ -42,8 +44,16 @@ from tempscale_jobs.steps.blocks import COSINE
 from tempscale_jobs.steps.cosine import Needed
 from tempscale_jobs.steps.layout import Layout, Order, layout
 from tempscale_jobs.steps.scope import Embedded, Scope
+from tempscale_jobs.urls import masked
 from tempscale_jobs.workers.cluster import holds_gpus
 from tempscale_jobs.workers.dispatch import Crew
+
+if TYPE_CHECKING:
+    from tempscale_jobs.report.page import Page
+
+FEW_TEXTS = 4096
+"""Texts whose pairs are compared in less time than the crew takes to start."""
+_TO_COME = "This run is not complete: it still measures second-order collapse, and writes this page again at its end."
 
 
 @lifecycle.mended
@@ -111,9 +121,15 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
                     config, config.embedding, config.corpus, corpus.index, run, model, cluster, crew, journal
                 )  # fmt: skip
                 embedded = _given_embeddings(scope) if model == GIVEN else embed_all(scope, query_source)
+                audited.append(embedded)
+                if cluster.gpus:  # Where the tiles take the place of the model, they come last.
+                    _measure_second_order(embedded)
                 _measure_all_pairs(embedded)
+                if life.finished is None and _is_more_to_come(embedded):
+                    _report_so_far(audited, query_source, life)
+                if not cluster.gpus:
+                    _measure_second_order(embedded)
             _after_crew(embedded)
-            audited.append(embedded)
         with journal.stage("tables") as stage:
             stage.note = f"{len(summary.summarise(audited))} tables"
     return life.record(**facts(audited, None if query_source is None else query_source.index)), config
@@ -125,29 +141,13 @@ def _given_embeddings(scope: Scope) -> Embedded:
 
 
 def embed_all(scope: Scope, query_source: SourceReader | None) -> Embedded:
-    """Embed the corpus and the queries, and run all steps that this crew does with its model."""
+    """Embed the corpus and the queries."""
     scope = replace(scope, encoding=budget.with_budget(scope))
     rejected = embed.embed(scope, f"embed {scope.model.label}")
     embedded = Embedded.of(scope, _in_order(scope))
     if len(embedded.texts) != scope.index.analysed - rejected or not embedded.texts.are_distinct():
         raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
     precision.measure(embedded)
-    sample, group_count = texts_of_all_pairs(embedded), 0
-    if sample is None:
-        group_count = len(groups.measure(embedded))
-    elif sample:
-        factors.collect_sample(embedded, sample)
-    ranks_groups = sample is None and scope.analysis.socm_top_over == "sample"
-    if ranks_groups:
-        largest.collect(embedded, group_count)
-    probe.probe(embedded)
-    for temperature in scope.run.temperatures:
-        if ranks_groups:
-            largest.rank(embedded, temperature, group_count)
-        if sample:
-            socm.socm(embedded, temperature, len(sample))
-    if scope.analysis.socm_top_over == "corpus":
-        worst.begin(embedded)
     if query_source is not None and scope.config.queries is not None:
         run_of_queries = scope.run.below("queries")
         query_scope = replace(scope, run=run_of_queries, source=scope.config.queries, index=query_source.index)
@@ -155,23 +155,68 @@ def embed_all(scope: Scope, query_source: SourceReader | None) -> Embedded:
     return embedded
 
 
+def _measure_second_order(scope: Embedded) -> None:
+    """The steps over some of the texts, which the crew embeds again: SOCM, the prefix probe and the worst pairs."""
+    if scope.model == GIVEN:
+        return
+    sample, group_count = texts_of_all_pairs(scope), 0
+    if sample is None:
+        group_count = len(groups.measure(scope))
+    elif sample:
+        factors.collect_sample(scope, sample)
+    ranks_groups = sample is None and scope.analysis.socm_top_over == "sample"
+    if ranks_groups:
+        largest.collect(scope, group_count)
+    probe.probe(scope)
+    for temperature in scope.run.temperatures:
+        if ranks_groups:
+            largest.rank(scope, temperature, group_count)
+        if sample:
+            socm.socm(scope, temperature, len(sample))
+    if scope.analysis.socm_top_over == "corpus":
+        worst.begin(scope)
+
+
 def _measure_all_pairs(scope: Embedded) -> None:
-    """The steps over all pairs of texts."""
-    # Without GPUs the tiles are tasks on CPUs, which the crew must free. With GPUs the crew computes the tiles itself, but
-    # only where all pairs are compared.
-    if not scope.cluster.gpus or scope.analysis.cosine != "full":
+    """The steps over all pairs of texts, and whether texts beside each other in the source are alike."""
+    # Without GPUs the tiles are tasks on CPUs. Those of a small corpus need little memory, and run beside the crew, whose
+    # start takes longer than they; for others it makes room. With GPUs the crew computes the tiles, where all pairs are
+    # compared.
+    if not scope.cluster.gpus and len(scope.texts) <= FEW_TEXTS and _is_more_to_come(scope):
+        scope = replace(scope, cluster=replace(scope.cluster, keeps_crew=True))
+    elif not scope.cluster.gpus or scope.analysis.cosine != "full":
         scope.crew.dismiss()
     for temperature in scope.run.temperatures:
         cosine.cosine(scope, temperature, needed_of_tiles(scope, temperature))
-    scope.crew.dismiss()  # No step that follows here needs a GPU.
+    if not scope.cluster.keeps_crew:
+        scope.crew.dismiss()  # No step that follows here needs a GPU.
     queries = None if scope.config.queries is None else scope.run.below("queries")
     for temperature in scope.run.temperatures if scope.analysis.compares else ():
         exposure.expose(scope, temperature, queries)
+    source_order.look(scope)
+
+
+def _is_more_to_come(scope: Embedded) -> bool:
+    """Whether the run goes on after the steps over all pairs."""
+    analysis = scope.analysis
+    if scope.model == GIVEN:
+        return False
+    second_order = analysis.socm_sample != 0 or analysis.probe_sample != 0
+    return analysis.socm_top_over == "corpus" or (second_order and not scope.cluster.gpus)
+
+
+def _report_so_far(audited: Sequence[Embedded], queries: SourceReader | None, life: Lifecycle) -> None:
+    """Write the report of what has been measured, which is written again at the end."""
+    with life.journal.stage("report so far") as stage:
+        record = life.record(**facts(audited, None if queries is None else queries.index))
+        tables = {name: pl.DataFrame(pl.from_arrow(table)) for name, table in summary.tables_of(audited).items()}
+        page = _page(tables, record | {"to_come": _TO_COME})
+        life.run.storage.write(folder.REPORT, page.html.encode())  # Its figures as files come at the end.
+        stage.note = f"{masked(life.run.storage.root)}/{folder.REPORT}, whole at the end"
 
 
 def _after_crew(scope: Embedded) -> None:
-    """What waits until the crew has ended: the order of the source, and the worst pairs, with a crew of their own."""
-    source_order.look(scope)
+    """The worst pairs of the whole corpus, with a crew of their own, since their bounds need all CPUs."""
     if scope.analysis.socm_top_over == "corpus":
         worst.search(scope)
     for temperature in scope.run.temperatures:  # Only the steps over all pairs read these copies of the embeddings.
@@ -255,6 +300,10 @@ def needed_of_tiles(scope: Embedded, temperature: Temperature) -> Needed:
 
 
 def _write_report(run: Run, record: dict[str, Any]) -> None:
+    _page(folder.load_tables(run.storage), record).write_to(run.storage)
+
+
+def _page(tables: dict[str, pl.DataFrame], record: dict[str, Any]) -> Page:
     from tempscale_jobs.audit import report  # What draws it takes a second to import, and Ray starts before.
 
-    report.render(folder.load_tables(run.storage), record).write_to(run.storage)
+    return report.render(tables, record)

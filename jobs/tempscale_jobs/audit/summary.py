@@ -42,8 +42,18 @@ _STEPS = {
 
 def summarise(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
     """Write every table of the run, from the scope of each model; returns them by name."""
+    run, tables = audited[0].run, tables_of(audited)
+    for name, table in tables.items():
+        run.storage.write_table(f"tables/{name}.parquet", table)
+    _calibrate(run, tables["cosine_histogram"])
+    return tables
+
+
+def tables_of(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
+    """The tables by name, from what the steps so far have measured."""
     run, config, index = audited[0].run, audited[0].config, audited[0].index
-    tables = {table.name: _collected(run, table, config.analysis) for table in TABLES if table.name in _STEPS}
+    models = [scope.model for scope in audited]
+    tables = {table.name: _collected(run, models, table, config.analysis) for table in TABLES if table.name in _STEPS}
     summaries, effects = [], []
     for scope in audited:
         figures = [_figures(scope, t, tables) for t in run.temperatures]
@@ -59,9 +69,6 @@ def summarise(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
         tables["excerpts"] = _excerpts(run, index, layouts, rankings)
     read = {name: pl.DataFrame(pl.from_arrow(tables[name])) for name in findings.READ}
     tables["findings"] = findings.decide(read, config.analysis.intervals).table()
-    for name, table in tables.items():
-        run.storage.write_table(f"tables/{name}.parquet", table)
-    _calibrate(run, tables["cosine_histogram"])
     return tables
 
 
@@ -74,12 +81,12 @@ def _calibrate(run: Run, histogram: pa.Table) -> None:
         run.storage.write_json(CALIBRATION, {"models": cards}, plain=True)
 
 
-def _collected(run: Run, table: Table, analysis: Analysis) -> pa.Table:
-    """A table's rows from the partial tables of all models and temperatures."""
+def _collected(run: Run, models: Sequence[Model], table: Table, analysis: Analysis) -> pa.Table:
+    """A table's rows from the partial tables of these models and all temperatures."""
     step = _STEPS[table.name]
     if table.name == "socm_pairs" and analysis.socm_top_over == "corpus":
         step = "top"
-    names = (f"{run.place(f'partials/{step}', m, t)}/{table.name}.parquet" for m in run.models for t in run.temperatures)
+    names = (f"{run.place(f'partials/{step}', m, t)}/{table.name}.parquet" for m in models for t in run.temperatures)
     return pa.concat_tables(
         [table.schema().empty_table(), *(run.storage.read_table(n) for n in names if run.storage.exists(n))]
     )

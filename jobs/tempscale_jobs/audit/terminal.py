@@ -1,66 +1,26 @@
-"""A finished audit on the terminal, and as data for other programs."""
+"""What the terminal says of a finished audit, and what --json prints of it."""
 
 from __future__ import annotations
 
-import datetime
 import os
 from typing import Any
 
 import polars as pl
 
 from tempscale_jobs.audit import verdict
-from tempscale_jobs.audit.advice import advice
+from tempscale_jobs.audit.advice import Advice, advice
 from tempscale_jobs.audit.again import again
 from tempscale_jobs.audit.findings import with_findings
-from tempscale_jobs.audit.words import closing_figures, labelled, left_out
-from tempscale_jobs.config.audit import QUICK_START, Analysis
-from tempscale_jobs.config.sections import QUICK_START_CORPUS
+from tempscale_jobs.audit.words import labelled, left_out
 from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.nights.night import verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
+from tempscale_jobs.nights.record import is_quick
 from tempscale_jobs.report.findings import Document, Finding, Findings
-from tempscale_jobs.report.screen import Screen, print_table
-from tempscale_jobs.report.text import count
+from tempscale_jobs.report.screen import Ending, Screen, print_ending
+from tempscale_jobs.report.text import FIGURES, estimate
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
-from tempscale_jobs.runs.journal import duration
-from tempscale_jobs.steps.expected import START_SECONDS
 from tempscale_jobs.urls import masked
-
-
-def _whole(record: dict[str, Any]) -> str | None:
-    """After the quick start: what an audit of all of its texts is, and about how long it takes; None after other runs."""
-    corpus, counts, steps = record["config"].get("corpus", {}), record["corpus"], record["steps"]
-    quick = QUICK_START["corpus"] | {"source": QUICK_START_CORPUS}
-    if any(corpus.get(name) != value for name, value in quick.items()) or counts["usable"] <= counts["analysed"]:
-        return None
-    seconds = {
-        start: sum(timing["seconds"] for name, timing in steps.items() if name.startswith(start))
-        for start in ("embed", "SOCM", "worst pairs")
-    }
-    whole, default = sum(timing["seconds"] for timing in steps.values()), Analysis.model_validate({})
-    rest, measured = whole - sum(seconds.values()), record["config"]["analysis"]
-    start = min(START_SECONDS, seconds["embed"])
-    grown = {
-        "embed": counts["usable"] / counts["analysed"],
-        "SOCM": default.socm_groups / measured["socm_groups"],
-        "worst pairs": (default.socm_ranked / measured["socm_ranked"]) ** 2,
-    }
-    full_seconds = (
-        rest
-        + start
-        + (seconds["embed"] - start) * grown["embed"]
-        + sum(seconds[k] * grown[k] for k in ("SOCM", "worst pairs"))
-    )
-    # An earlier session, or an earlier run through the cache, did a part of the work: then this one's seconds tell nothing.
-    begun, ended = (datetime.datetime.fromisoformat(record[name]) for name in ("started", "finished"))
-    alone = (ended - begun).total_seconds() < 1.5 * whole + 30 and record["config"]["execution"].get("cache") is None
-    lasts = f", about {duration(full_seconds)}" if alone else ""
-    command = again(record, None, "audit", beside="whole", whole=True)
-    return (
-        f"These were {count(counts['analysed'], 'text')}. All {counts['usable']:,}{lasts}:\n      {command}"
-        if command
-        else None
-    )
 
 
 def document(run: Run) -> Document:
@@ -86,27 +46,36 @@ def _first(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
 
 
 def close(run: Run) -> None:
-    """Print the figures that matter, the gate's verdict and where the report is, on standard output."""
-    console, record, tables = Screen(), run.storage.read_json(DONE), load_tables(run.storage)
-    named = labelled(tables, record["config"]["analysis"]["intervals"])
-    first = named["collapse_summary"].unique("model", keep="first", maintain_order=True)
-    for sentence in left_out(tables, record):
-        console.print(sentence, highlight=False, soft_wrap=True, markup=False)
-    for row, (model, (temperatures, lines)) in zip(first.to_dicts(), closing_figures(named).items(), strict=True):
-        print_table(console, (model, *temperatures), lines)
-        console.print()
-        for line in advice(named, row, record):
-            message = f"  {line.text}" + (f"\n      {line.command}" if line.command else "")
-            console.print(message, highlight=False, soft_wrap=True, markup=False)
-    if (whole := _whole(record)) is not None:
-        console.print(f"\n{whole}", highlight=False, soft_wrap=True, markup=False)
-    root, judged = masked(run.storage.root), record["gate"]
-    if judged["verdict"] != "none":
-        reasons = "".join(f"\n        {reason}" for reason in [*judged["failed"], *notes(judged)])
-        console.print(f"\ngate    {verdict_in_words(judged)}{reasons}", highlight=False, soft_wrap=True, markup=False)
-        if os.environ.get("GITHUB_ACTIONS") == "true":
-            console.print("\n".join(github_lines(record)), highlight=False, soft_wrap=True, markup=False)
-    for sentence in judged.get("unreadable_nights", ()) if judged["verdict"] == "none" else ():
-        console.print(f"\nnights  {sentence}", highlight=False, soft_wrap=True, markup=False)
-    places = f"\nreport  {root}/report.html\ntables  {root}/tables/"
-    console.print(places, highlight=False, soft_wrap=True, markup=False)
+    """Print the answer, the figures, what to do, the gate's verdict and where the report is, on standard output."""
+    record = run.storage.read_json(DONE)
+    print_ending(ending(load_tables(run.storage), record, masked(run.storage.root)))
+    if record["gate"]["verdict"] != "none" and os.environ.get("GITHUB_ACTIONS") == "true":
+        Screen().print("\n".join(github_lines(record)), highlight=False, soft_wrap=True, markup=False)
+
+
+def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -> Ending:
+    """What is said of an audit, from its tables, the content of run.json and the name of its folder."""
+    named, judged = labelled(tables, record["config"]["analysis"]["intervals"]), record["gate"]
+    found = Findings.read(named["findings"])
+    rows = _first(named)
+    answers = [verdict.answer(row, found) for row in rows]
+    said = Ending(answers, f"report  {root}/report.html", gate=_gate(judged), is_failed=judged["verdict"] == "failed")
+    if len(rows) > 1:
+        return said._replace(answers=[f"{row['model']}: {answer}" for row, answer in zip(rows, answers, strict=True)])
+    (row,), (answer,), to_do = rows, answers, advice(named, rows[0], record)[0]
+    if is_quick(record):
+        partial = "A quick audit measures one temperature, and neither second-order collapse nor prefixes."
+        to_do = Advice.to_run("socm_mean", partial, "The whole audit:", again(record, None, "audit", beside="whole"))
+    figures = [(label, estimate(row, name)) for name, label in FIGURES.items() if row[name] is not None]
+    return said._replace(
+        figures=[f"{label} {figure}" for label, figure in figures if figure not in answer],
+        to_do=" ".join([*left_out(tables, record), to_do.text]), commands=[to_do.command] if to_do.command else [],
+    )  # fmt: skip
+
+
+def _gate(judged: dict[str, Any]) -> str:
+    """The gate's verdict in a sentence or two, with the first reason why it failed; empty where nothing was checked."""
+    if judged["verdict"] == "none":
+        return " ".join(judged.get("unreadable_nights", ()))
+    first = f" {judged['failed'][0]}." if judged["failed"] else ""
+    return f"The gate {verdict_in_words(judged)}.{first}"

@@ -13,7 +13,6 @@ from tempscale_jobs.audit.findings import exposed, exposures, of_row, with_findi
 from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.report.findings import Findings, changed
 from tempscale_jobs.report.text import (
-    FIGURES,
     count,
     encoding,
     estimate,
@@ -47,8 +46,8 @@ def labelled(tables: Tables, edges: Sequence[int]) -> Tables:
 
 
 def left_out(tables: Tables, run: Mapping[str, Any]) -> list[str]:
-    """Sentences on the rejected rows of the corpus and of the queries, where these are many."""
-    sentences = []
+    """Sentences on what the run still measures, and on the rejected rows of corpus and queries, where these are many."""
+    sentences = [run.get("to_come", "")]
     for kind in ("corpus", "queries"):
         facts = run.get(kind, {})
         if read := facts.get("read"):
@@ -119,19 +118,6 @@ def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:
             _assumptions(rows[0]),
         ]
     return sentences
-
-
-def closing_figures(tables: Tables) -> dict[str, tuple[list[str], list[list[str]]]]:
-    """Per model: its temperatures, and a row for each main figure: its name, then value ± error at each temperature.
-
-    The tables are those that `labelled` returns.
-    """
-    figures = {}
-    for model, table in tables["collapse_summary"].group_by("model", maintain_order=True):
-        rows = table.to_dicts()
-        lines = [[label, *(estimate(row, name) for row in rows)] for name, label in FIGURES.items()]
-        figures[str(model[0])] = [row["temperature"] for row in rows], lines
-    return figures
 
 
 def _length(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> str:

@@ -53,7 +53,7 @@ JSON = _parameter("as_json", bool, AS_JSON, False)
 
 _COMMON = {
     "corpus", "text_column", "document_column", "sample", "queries", "embedding_column", "model", "tau", "out", "workers",
-    "address", "resume", "plan", "as_json", "help_all", "help", "config",
+    "address", "quick", "resume", "plan", "as_json", "help_all", "help", "config",
 }  # fmt: skip
 """The options that --help shows of a command with many; --help-all shows the others too."""
 

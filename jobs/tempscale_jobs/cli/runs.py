@@ -91,9 +91,9 @@ def pairs(config: PairsConfig, console: Console, resume: bool, as_json: bool = F
     if as_json:
         print_as_json("pairs", run)
     elif config.execution.log_format == "text":
-        from tempscale_jobs.pairs.summary import close_pairs
+        from tempscale_jobs.pairs.terminal import close
 
-        close_pairs(run)
+        close(run)
     return 0
 
 
@@ -117,9 +117,9 @@ def diagnose(config: DiagnoseConfig, console: Console, resume: bool, as_json: bo
     if as_json:
         print_as_json("diagnose", run)
     elif config.execution.log_format == "text":
-        from tempscale_jobs.diagnose.report import close_diagnose
+        from tempscale_jobs.diagnose.terminal import close
 
-        close_diagnose(run)
+        close(run)
     return 0
 
 
@@ -146,9 +146,9 @@ def evaluate(config: EvaluateConfig, console: Console, resume: bool, as_json: bo
     if as_json:
         print_as_json("evaluate", run)
     elif config.execution.log_format == "text":
-        from tempscale_jobs.evaluate.report import close_evaluate
+        from tempscale_jobs.evaluate.terminal import close
 
-        close_evaluate(run)
+        close(run)
     return 0
 
 
@@ -173,9 +173,9 @@ def tune(config: TuneConfig, console: Console, resume: bool, as_json: bool = Fal
     if as_json:
         print_as_json("tune", run)
     elif config.execution.log_format == "text":
-        from tempscale_jobs.tune.report import close_tune
+        from tempscale_jobs.tune.terminal import close
 
-        close_tune(run)
+        close(run)
     return 0
 
 
@@ -199,4 +199,8 @@ def correct(config: CorrectConfig, console: Console, resume: bool, as_json: bool
         run = run_correct(config, journal, fresh=not resume)
     if as_json:
         print_as_json("correct", run)
+        return 0
+    from tempscale_jobs.correct.terminal import close
+
+    close(run)
     return 0

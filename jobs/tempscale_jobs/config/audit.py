@@ -33,6 +33,8 @@ SHARDS_OF_GPUS = {"shard_texts": 16_384, "shard_characters": 1 << 22}
 """Sizes of shards where workers hold GPUs: a million tokens, 16 micro-batches of the budget of a GPU."""
 SOCM_GROUPS = 32
 PUBLISHED_SAMPLE = 1000
+_LEFT_OUT = {"socm_sample": 0, "probe_sample": 0, "socm_top_over": "sample"}
+"""Of the analysis, what a quick audit does not measure."""
 _HOW_MANY = {"socm_sample", "socm_groups", "socm_se"}
 
 
@@ -166,6 +168,11 @@ class AuditConfig(Command):
     night: Annotated[str | None, Option("--night", "The run", "DATE")] = Field(
         None, description="Date of the night, such as 2026-11-22; today in UTC unless given."
     )
+    quick: Annotated[bool, Option("--quick", "What is measured")] = Field(
+        False,
+        description="A first look: the first temperature only, without SOCM, worst pairs and prefix probe. It is never a "
+        "baseline.",
+    )
     seed: Seed = 0
     keep_text: Annotated[bool, Option("--text/--no-text", "The run")] = Field(
         True, description="Whether excerpts of the worst pairs' texts may be in tables and report."
@@ -241,11 +248,31 @@ class AuditConfig(Command):
             raise ValueError(f"gate.temperatures names {', '.join(absent)}, and the run measures {', '.join(measured)}")
         return self
 
+    @model_validator(mode="after")
+    def _quick_measures_what_is_checked(self) -> AuditConfig:
+        figures = [threshold.figure for threshold in self.gate.read_thresholds()]
+        figures += self.gate.drift if self.gate.baseline is not None else []
+        absent = sorted({figure for figure in figures if figure.startswith(("socm_", "prefix_"))})
+        if self.quick and absent:
+            raise ValueError(
+                f"--quick does not measure {', '.join(absent)}, which the gate checks; leave out --quick, or these figures "
+                "in gate.thresholds and, with a baseline, in gate.drift"
+            )
+        return self
+
+    @override
+    def identity(self) -> dict[str, Any]:
+        """See `Command.identity`. A whole run has the identity that it had before there were quick ones."""
+        return {name: value for name, value in super().identity().items() if name != "quick" or value}
+
     def tonight(self) -> Self:
-        """The same with the night's date in place of {night}, and with the folder of its record."""
+        """The same with the night's date in place of {night}, the folder of its record, and what a quick audit leaves out
+        left out.
+        """
         night = self.night or datetime.datetime.now(datetime.UTC).date().isoformat()
         history = filled(history_folder(self.record, self.out), night)
         sections = {name: section for name in ("corpus", "queries") if (section := getattr(self, name)) is not None}
+        analysis = self.analysis.model_copy(update=_LEFT_OUT) if self.quick else self.analysis
         dated = NIGHT in self.out or any(NIGHT in section.source for section in sections.values())
         return self.model_copy(
             update={
@@ -256,14 +283,15 @@ class AuditConfig(Command):
                 "out": filled(self.out, night),
                 "night": night if dated else self.night,
                 "record": self.record.model_copy(update={"history": history}),
+                "analysis": analysis,
             }
         )
 
     def temperatures(self) -> list[Temperature]:
-        """The temperatures in the order given; the first is the reference."""
+        """The temperatures in the order given; the first is the reference, and the only one of a quick audit."""
         if self.corpus.embedding_column is not None:
             return [Temperature.of(1.0)]
-        return super().temperatures()
+        return super().temperatures()[: 1 if self.quick else None]
 
 
 def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:

@@ -69,14 +69,15 @@ def check_memory(model: Model, longest: int, workers: int) -> None:
 def look(read: Read, crew: Crew, every: list[Piece], stage: Stage) -> None:
     """Write the layers, heads and embeddings of the missing pieces of texts, under each temperature."""
     left = missing(read.run.storage, every)
-    stage.advance(sum(piece.size for piece in every) - sum(piece.size for piece in left))
+    stage.advance(sum(piece.size for piece in every) - sum(piece.size for piece in left), 0.0)
     # The attention of a text grows with the square of its length.
     work = [
         piece._replace(cost=float(sum(len(text) ** 2 for text in piece.arguments[1].column("text").to_pylist())))
         for piece in pieces.with_texts(read.run.storage, read.index, left)
     ]
+    stage.resize(sum(piece.size for piece in every), sum(piece.cost for piece in work))
     for piece, _ in crew.run(write_layers, work):
-        stage.advance(piece.size)
+        stage.advance(piece.size, piece.cost)
 
 
 def rejected(run: Run, model: Model) -> int:

@@ -1,4 +1,4 @@
-"""Tables of `tempscale diagnose` -> closing lines and the report."""
+"""Tables of `tempscale diagnose` -> one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -13,57 +13,8 @@ from tempscale_jobs.diagnose.findings import decide
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
-from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import count, interval_name, labels, number, parted, share, with_error
-from tempscale_jobs.runs.folder import DONE, Run, load_tables
-from tempscale_jobs.urls import masked
-
-_FINDINGS = {
-    ("length", "last"): "σ_a of the last layer, long − short texts",
-    ("length", "all"): "σ_a over all layers, long − short texts",
-    ("temperature", "last"): "σ_a of the last layer, against the first τ",
-    ("temperature", "all"): "σ_a over all layers, against the first τ",
-    ("versions", "last"): "σ_a of the last layer, long − short version",
-    ("versions", "all"): "σ_a over all layers, long − short version",
-    ("versions_cosine", None): "cosine between documents, long − short version",
-    ("model", "last"): "within-text cosine, against the first model",
-}
-
-
-def close_diagnose(run: Run) -> None:
-    """Print the main findings and the folder of report and tables on standard output."""
-    console = Screen()
-    tables = load_tables(run.storage)
-    findings = tables["diagnose_findings"]
-    names = labels(findings["temperature"].unique(maintain_order=True))
-    for model in findings["model"].unique(maintain_order=True):
-        mine = findings.filter(pl.col("model") == model)
-        mean = tables["layer_summary"].filter((pl.col("model") == model) & pl.col("interval").is_null())
-        taus = mine["temperature"].unique(maintain_order=True).to_list()
-        lines = [
-            [what, *(_mean_of(mean.filter(pl.col("temperature") == tau), column) for tau in taus)]
-            for what, column in (
-                ("σ_a, mean over layers", "sigma_a_mean_mean"),
-                ("HC ratio of a layer, mean over layers", "hc_ratio_mean"),
-            )
-        ]
-        for (finding, layers), what in _FINDINGS.items():
-            rows = [row for row in mine.to_dicts() if (row["finding"], row["layers"]) == (finding, layers)]
-            changes = {row["temperature"]: with_error(row["change"], row["change_se"]) for row in rows}
-            if changes:
-                lines.append([what, *(changes.get(tau, "–") for tau in taus)])
-        print_table(console, (str(model), *(names[tau] for tau in taus)), lines)
-    if sentence := _left_out(run.storage.read_json(DONE)):
-        console.print(f"\n{sentence}", highlight=False, soft_wrap=True, markup=False)
-    root = masked(run.storage.root)
-    console.print(f"\nreport  {root}/report.html\ntables  {root}/tables/", highlight=False, soft_wrap=True, markup=False)
-
-
-def _mean_of(rows: pl.DataFrame, column: str) -> str:
-    values = rows[column].drop_nulls().to_numpy()
-    return f"{values.mean():.4f}" if len(values) else "–"
-
 
 _ROUNDING = 1 + 1e-4
 """A ratio to Theorem 2's bound above this is not explained by float32 rounding."""

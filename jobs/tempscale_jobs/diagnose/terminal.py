@@ -1,11 +1,46 @@
-"""What --json prints of a finished diagnosis."""
+"""What the terminal and --json say of a finished diagnosis."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import polars as pl
+
+from tempscale_jobs.diagnose import words
 from tempscale_jobs.diagnose.findings import decide
 from tempscale_jobs.diagnose.report import parts_of
 from tempscale_jobs.report.findings import Document, Findings
+from tempscale_jobs.report.screen import Ending, print_ending
+from tempscale_jobs.report.text import labels
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
+from tempscale_jobs.urls import masked
+
+_FIGURES = (("mean σ_a", "sigma_a_mean_mean"), ("mean HC ratio of a layer", "hc_ratio_mean"))
+
+
+def close(run: Run) -> None:
+    """Print what length and temperature do to the attention filter, and where the report is, on standard output."""
+    print_ending(ending(load_tables(run.storage), run.storage.read_json(DONE), masked(run.storage.root)))
+
+
+def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -> Ending:
+    """What is said of a diagnosis, from its tables, the content of run.json and the name of its folder."""
+    names = labels(tables["layer_summary"]["temperature"].unique(maintain_order=True))
+    labelled = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
+    models = labelled["layer_summary"]["model"].unique(maintain_order=True).to_list()
+    answers = [" ".join(_sentences(labelled, model, record["config"]["diagnosis"]["intervals"])) for model in models]
+    said = Ending(answers, f"report  {root}/report.html")
+    if len(models) > 1:
+        return said._replace(answers=[f"{model}: {answer}" for model, answer in zip(models, answers, strict=True)])
+    mean = labelled["layer_summary"].filter(pl.col("interval").is_null())
+    first = mean.filter(pl.col("temperature") == mean["temperature"].first())
+    means = [(label, first[column].drop_nulls().mean()) for label, column in _FIGURES]
+    return said._replace(figures=[f"{label} {value:.4f}" for label, value in means if value is not None])
+
+
+def _sentences(tables: dict[str, pl.DataFrame], model: str, edges: list[int]) -> list[str]:
+    """The sentences on the findings of one model, without those on the theorems."""
+    return words.of_model({key: table.filter(pl.col("model") == model) for key, table in tables.items()}, [], edges)
 
 
 def document(run: Run) -> Document:

@@ -1,4 +1,4 @@
-"""Tables of `tempscale evaluate` -> closing lines and the report."""
+"""Tables of `tempscale evaluate` -> one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -13,34 +13,8 @@ from tempscale_jobs.evaluate.findings import decide
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
-from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import count, interval_name, labels, number, with_error
-from tempscale_jobs.runs.folder import Run, load_tables
-from tempscale_jobs.urls import masked
-
-
-def close_evaluate(run: Run) -> None:
-    """Print each task's score under each temperature and the folder of report and tables on standard output."""
-    console = Screen()
-    table = named(load_tables(run.storage)["evaluation"])
-    names = labels(table["temperature"].unique(maintain_order=True))
-    for (model,), scores in table.group_by("model", maintain_order=True):
-        heads = scores["temperature"].unique(maintain_order=True).to_list()
-        lines = []
-        for (name,), rows in scores.group_by("name", maintain_order=True):
-            by_tau = {row["temperature"]: row for row in rows.to_dicts()}
-            first = next(iter(by_tau.values()))
-            cells = [f"{first['score']:.4f}"]
-            for tau in heads[1:]:  # Not every task has the pairs of roles of a grid.
-                change = with_error(by_tau[tau]["change"], by_tau[tau]["change_se"]) if tau in by_tau else ""
-                cells.append(f"{by_tau[tau]['score']:.4f} ({change})" if tau in by_tau else "–")
-            lines.append([f"{name}, {first['metric']}", *cells])
-        print_table(console, (str(model), *(names[tau] for tau in heads)), lines)
-    root = masked(run.storage.root)
-    closing = f"\nthe change is in brackets, with a 95 % interval\nreport  {root}/report.html\ntables  {root}/tables/"
-    console.print(closing, highlight=False, soft_wrap=True, markup=False)
-
 
 _CASES = ("neither", "both", "query only", "document only")
 

@@ -15,6 +15,7 @@ from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import REPORT, Model, Run, load_tables
 from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.urls import masked
 from tempscale_jobs.workers.cluster import check_reachable
 from tempscale_jobs.workers.dispatch import Crew
@@ -100,7 +101,8 @@ def _score_all(config: EvaluateConfig, life: Lifecycle, evaluation: Evaluation, 
 def score_missing(evaluation: Evaluation, crew: Crew, model: Model, journal: Journal) -> dict[tuple[str, str], str]:
     """Score the missing cells of a model; returns the reason for each failed cell, by task and canonical temperature."""
     run = evaluation.run
-    with journal.stage(f"score {model.label}", evaluation.cells) as stage:
+    # Tasks differ, and how long one takes is not known before: no time left is shown.
+    with journal.stage(f"score {model.label}", evaluation.cells, pace=Pace()) as stage:
         wrong, large = cells.work(evaluation, crew, model, stage)
         later = sum(len(task.temperatures) for task in large)
         stage.note = f"{evaluation.cells - later - len(wrong)} of {count(evaluation.cells, 'cell')}"

@@ -66,14 +66,17 @@ class Night:
 
 
 def judged(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Judge a night and enter it into the record of nights; return the entries `gate` and `changed_texts` of run.json.
+    """Judge a night and, unless it is quick, enter it into the record of nights.
+
+    Return the entries `gate` and `changed_texts` of run.json.
 
     Raises:
         UsageError: the baseline is no finished audit.
     """
     entries = {"changed_texts": record["changed_texts"] if "gate" in record else changed_texts(night, record)}
     entries["gate"] = judge(night, record | entries, summary)
-    enter(night, record | entries, summary)
+    if not history.is_quick(record):  # It measures too little to be the baseline of another night.
+        enter(night, record | entries, summary)
     return entries
 
 

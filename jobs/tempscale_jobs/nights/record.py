@@ -304,6 +304,11 @@ def _another(replaced: Sequence[dict[str, Any]], row: dict[str, Any]) -> str:
     return f"the model is another than on {last['night']} ({last['model']})"
 
 
+def is_quick(record: dict[str, Any]) -> bool:
+    """Whether a run was started with --quick, from its run.json."""
+    return bool(record.get("config", {}).get("quick"))
+
+
 def baseline_run(folder: str) -> Storage:
     """The folder of a run to compare with; raises UsageError unless it has a finished run."""
     return finished(folder, "--baseline ", "; or say latest")
@@ -321,6 +326,8 @@ def check_baseline(folder: str) -> None:
         raise UsageError(f"--baseline {error}; the command that made the run makes that file again") from None
     if (command := record.get("command", "audit")) != "audit":
         raise UsageError(f"--baseline '{masked(folder)}' is a run of tempscale {command}; give an audit's")
+    if is_quick(record):
+        raise UsageError(f"--baseline '{masked(folder)}' is a quick audit, which is never a baseline; give a whole one's")
 
 
 def of_run(folder: str, tonight: Sequence[dict[str, Any]]) -> list[Baseline]:

@@ -12,14 +12,10 @@ import pyarrow as pa
 from tempscale.stats.dyads import dyadic_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.pairs import Value
-from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.pairs import findings
 from tempscale_jobs.pairs.chunks import PairIndex
-from tempscale_jobs.report.screen import Screen, print_table
-from tempscale_jobs.report.text import labels, share, with_error
-from tempscale_jobs.runs.folder import DONE, Model, Run, load_tables
+from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.tables.pairs import PAIRS, PAIRS_SUMMARY, PARTIALS
-from tempscale_jobs.urls import masked
 
 
 def summarise(run: Run, value: Value, index: PairIndex) -> dict[str, pa.Table]:
@@ -89,30 +85,3 @@ def _error(values: np.ndarray, first: np.ndarray, second: np.ndarray) -> float |
     """The standard error clustered on shared texts; None where the pairs are too few."""
     error = dyadic_error(values, first, second)
     return None if math.isnan(error) else error
-
-
-def close_pairs(run: Run) -> None:
-    """Print the main figures of `tempscale pairs` and the folder of its tables on standard output."""
-    console = Screen()
-    summary = load_tables(run.storage)["pairs_summary"]
-    names = labels(summary["temperature"].unique(maintain_order=True))
-    for model, rows in summary.group_by("model", maintain_order=True):
-        each = rows.to_dicts()
-        lines = [["mean SOCM", *(with_error(row["socm_mean"], row["socm_se"]) for row in each)]]
-        if len(each) > 1:
-            change = [with_error(row["socm_change"], row["socm_change_se"]) for row in each]
-            lines.append([f"change from {names[each[0]['temperature']]}", *change])
-        for label, name in (("mean d_μ", "d_mu_mean"), ("mean d_Σ", "d_sigma_mean")):
-            lines.append([label, *(f"{row[name]:.4f}" for row in each)])
-        lines.append(["SOCM > 1", *(share(row["socm_over_1_share"]) for row in each)])
-        print_table(console, (str(model[0]), *(names[row["temperature"]] for row in each)), lines)
-    first, facts = summary.row(0, named=True), run.storage.read_json(DONE)["pairs"]
-    every = facts["pairs"] + facts["pairs_rejected"]
-    lost = 1 - summary["pairs"].min() / every  # With what a model rejected.
-    if sentence := mention_rejected("pairs", lost, facts["rejected_reasons"]):
-        console.print(f"\n{sentence}", highlight=False, soft_wrap=True, markup=False)
-    console.print(
-        f"\n{first['pairs']:,} pairs of {first['texts']:,} texts; ± is a 95 % interval that allows for pairs sharing texts"
-        f"\ntables  {masked(run.storage.root)}/tables/",
-        highlight=False, soft_wrap=True, markup=False,
-    )  # fmt: skip

@@ -1,18 +1,24 @@
-"""Tables on the terminal, for the closing lines of a run."""
+"""What is printed when a command is done: the answer of a run in a few lines, and tables."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tempscale_jobs.errors import visible
+from tempscale_jobs.outlets import WIDTH, wrapped
 from tempscale_jobs.urls import hidden
 
 _NARROW, _WIDE = 80, 200
+_LINES = 8
+"""Lines of an ending, besides those of further models."""
+_OF_A_MODEL = 2
+_SENTENCE = re.compile(r"(?<=[.?!]) (?=\S)")
 
 
 class Screen(Console):
@@ -45,3 +51,66 @@ def print_table(console: Console, heads: Sequence[str], lines: Sequence[Sequence
         table.add_row(*(Text(visible(hidden(cell))) for cell in line))
     console.print()
     console.print(table)
+
+
+class Ending(NamedTuple):
+    """What a command says when its run is done."""
+
+    answers: Sequence[str]
+    """The answer, or one for each of several models, which begins with the model."""
+    place: str
+    """Where the report is, or what else was made, after its name."""
+    figures: Sequence[str] = ()
+    """At most four, each with its name."""
+    to_do: str = ""
+    commands: Sequence[str] = ()
+    """What to run for it."""
+    gate: str = ""
+    is_failed: bool = False
+    """Whether the gate failed."""
+
+
+def lines_of(ending: Ending) -> list[tuple[str, str]]:
+    """The lines of an ending, each with its style: at most eight for one model, two more for each further one.
+
+    Where there is too much to say, the figures go first, then the last sentences. A failed gate comes before the answer.
+    """
+    several, gate, figures = len(ending.answers) > 1, 2 if ending.is_failed else 1, ", ".join(ending.figures)
+    of_answer, of_to_do = _OF_A_MODEL if several else 3, 2
+    while True:
+        answer = [(line, "bold") for text in ending.answers for line in _fitted(text, of_answer)]
+        gates = [(line, "bold red" if ending.is_failed else "green") for line in _fitted(ending.gate, gate)]
+        to_do = [(line, "") for line in _fitted(ending.to_do, of_to_do)]
+        lines = [
+            *(gates if ending.is_failed else []), *answer, *((line, "") for line in _fitted(figures, 2)), *to_do,
+            *((f"  {command}", "cyan") for command in ending.commands), *([] if ending.is_failed else gates),
+            (ending.place, ""),
+        ]  # fmt: skip
+        if several or len(lines) <= _LINES or (of_answer, of_to_do, figures) == (1, 1, ""):
+            return lines
+        if figures:
+            figures = ""
+        elif of_to_do > 1:
+            of_to_do -= 1
+        else:
+            of_answer -= 1
+
+
+def _fitted(text: str, lines: int) -> list[str]:
+    """A text in at most so many lines: without its last sentences, or cut where its first one is longer."""
+    sentences = _SENTENCE.split(visible(hidden(text)))  # Before lines are broken: both change its length.
+    while len(sentences) > 1 and len(wrapped(" ".join(sentences))) > lines:
+        sentences.pop()
+    fitted = wrapped(" ".join(sentences))
+    if len(fitted) <= lines:
+        return fitted
+    last = fitted[lines - 1]
+    return [*fitted[: lines - 1], f"{last if len(last) < WIDTH - 1 else last.rpartition(' ')[0]} …"]
+
+
+def print_ending(ending: Ending) -> None:
+    """Print what a command says when its run is done, on standard output."""
+    console = Screen()
+    console.print()
+    for line, style in lines_of(ending):
+        console.print(line, style=style, highlight=False, soft_wrap=True, markup=False)

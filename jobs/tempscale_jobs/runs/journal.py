@@ -8,10 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.text import Text
 
+from tempscale_jobs.errors import visible
+from tempscale_jobs.outlets import WIDTH, wrapped
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.memory import PeakMemory, return_freed
@@ -20,6 +21,8 @@ from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.urls import hidden
 
 _LOG_SECONDS = 60.0
+_BAR, _SHORTEST_NAME = 12, 12
+"""Columns of the bar, and of the name beside it at least."""
 
 
 class Stage:
@@ -34,17 +37,12 @@ class Stage:
         self._advanced = False
         self._observers, self._unit = journal.observers, unit
         self._console, self._name, self._total, self._done, self._logged = console, name, total, 0, time.monotonic()
+        self._now = ""
         self._bar: Progress | None = None
         if console.is_terminal:
-            columns: list[Any] = [
-                TextColumn("  {task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                _PaceColumn(self.pace),
-            ]
-            self._bar = Progress(*columns, console=console, transient=True)
+            self._bar = Progress(TextColumn(" "), BarColumn(_BAR), _ProgressColumn(self), console=console, transient=True)
             self._bar.start()
-            self._task = self._bar.add_task(escape(name), total=total)
+            self._task = self._bar.add_task(name, total=total)
 
     def advance(self, count: int, work: float | None = None) -> None:
         """Add `count` to what is done; `work` is what it cost, if pieces differ (see `Pace`)."""
@@ -60,9 +58,7 @@ class Stage:
             self._bar.update(self._task, advance=count)
         elif not self._console.quiet and time.monotonic() - self._logged > _LOG_SECONDS:
             self._logged = time.monotonic()
-            of_total = f" of {self._total:,}" if self._total else ""
-            line = f"  {self._name}: {self._done:,}{of_total}{in_words(self.pace)}"
-            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+            _say(self._console, f"{self._name}: {self._counted()}")
 
     def resize(self, total: int, work: float | None = None) -> None:
         """Set the total to what is known now; see `Pace` for `work`."""
@@ -77,10 +73,21 @@ class Stage:
         """Show what the stage does now."""
         for observer in self._observers:
             observer.say("progress", what)
-        if self._bar is not None:
-            self._bar.update(self._task, description=escape(f"{self._name}: {what}"))
-        else:
-            self._console.print(f"  {self._name}: {what}", highlight=False, markup=False, soft_wrap=True)
+        self._now = what
+        if self._bar is None:
+            _say(self._console, f"{self._name}: {what}")
+
+    def progress(self, width: int) -> str:
+        """What the stage does now and how far it is, in so many columns; a longer name is cut."""
+        named = f"{self._name}: {self._now}" if self._now else self._name
+        counted = f": {self._counted()}" if self._total or self._done else ""
+        room = max(_SHORTEST_NAME, width - len(counted))
+        return (named if len(named) <= room else f"{named[: room - 1]}…") + counted
+
+    def _counted(self) -> str:
+        """How much is done, the rate and the time left."""
+        of_total = f" of {self._total:,}" if self._total else ""
+        return f"{self._done:,}{of_total}{in_words(self.pace)}"
 
     def close(self) -> None:
         """Remove the bar."""
@@ -88,18 +95,18 @@ class Stage:
             self._bar.stop()
 
 
-class _PaceColumn(ProgressColumn):
-    """The column of the rate and the time left."""
+class _ProgressColumn(ProgressColumn):
+    """What a stage does and how far it is, beside its bar."""
 
     max_refresh = 0.5
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, stage: Stage) -> None:
         super().__init__()
-        self._pace = pace
+        self._stage = stage
 
     def render(self, task: Task) -> Text:
-        """The rate and the time left, empty until they are known."""
-        return Text(in_words(self._pace).removeprefix(", "), style="progress.data.speed")
+        """The line, without a break."""
+        return Text(visible(self._stage.progress(WIDTH - _BAR - 3)), no_wrap=True)
 
 
 def in_words(pace: Pace) -> str:
@@ -107,6 +114,18 @@ def in_words(pace: Pace) -> str:
     rate, left = pace.rate(), pace.left()
     speed = "" if rate is None else f", {rate:,.0f}/s" if rate >= 1 else f", {60 * rate:,.1f}/min"
     return speed + ("" if left is None else f", about {duration(left)} left")
+
+
+def _say(console: Console, text: str) -> None:
+    """Print a line below a stage."""
+    console.print("\n".join(wrapped(text, "    ", "  ")), highlight=False, markup=False, soft_wrap=True)
+
+
+def _closing(name: str, note: str, seconds: float) -> Text:
+    """The line of a stage that has ended: how long it took, its name and what it did."""
+    took, said = f"{seconds:7.1f} s  ", f"{name}: {note}" if note else name
+    lines = wrapped(visible(hidden(said), "\t"), " " * (4 + len(took)))
+    return Text("\n").join([Text.assemble("  ", ("✓", "green"), " ", took, lines[0].lstrip()), *map(Text, lines[1:])])
 
 
 def duration(seconds: float) -> str:
@@ -142,8 +161,8 @@ class Journal:
             observer.slow(pieces, new)
         for piece in new:
             median = duration(piece.median_seconds) if piece.median_seconds >= 1 else "less than 1 s"
-            line = f"  slow: {piece.piece} has taken {duration(piece.seconds)} so far, the median of the others is {median}"
-            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            so_far = f"{piece.piece} has taken {duration(piece.seconds)} so far"
+            _say(self.console, f"slow: {so_far}, the median of the others is {median}")
 
     def work(self, work: Work) -> None:
         """Report how the work of a step goes on."""
@@ -154,7 +173,7 @@ class Journal:
         """Report that a worker was lost, whose pieces of work go to others."""
         for observer in self.observers:
             observer.lost(why)
-        self.console.print(f"  lost: {why}", highlight=False, markup=False, soft_wrap=True)
+        _say(self.console, f"lost: {why}")
 
     def end(self, state: State, message: str = "") -> None:
         """Report the end of the run."""
@@ -180,8 +199,7 @@ class Journal:
         self.steps[name] = {"seconds": round(seconds, 2), "peak_memory_bytes": self._memory.peak()}
         for observer in self.observers:
             observer.say("done", stage.note, seconds)
-        line = escape(f"{name:<28} {stage.note:<58} {seconds:7.1f} s")
-        self.console.print(f"  [green]✓[/] {line}", highlight=False, soft_wrap=True)
+        self.console.print(_closing(name, stage.note, seconds), highlight=False, soft_wrap=True)
 
     @property
     def peak_memory_bytes(self) -> int:

@@ -62,17 +62,21 @@ class Pace:
         return self._per_second("shown")
 
     def left(self) -> float | None:
-        """Seconds left; None where that is not known."""
+        """Seconds left; None where that is not known, as when more have gone by than were expected."""
+        seconds = self._seconds_left()
+        return seconds if seconds is None or seconds > 0 else None
+
+    def _seconds_left(self) -> float | None:
         now, rate = time.monotonic(), self._per_second("work")
         elapsed = now - self._begun
         if self._expected is not None and (
             rate is None or (elapsed < min(WINDOW_SECONDS, self._expected) and not self._half_done())
         ):
-            return max(0.0, self._expected - elapsed)
+            return self._expected - elapsed
         if self._total is None or rate is None:
             return None
         # Since the last piece was done, the next one goes on.
-        return max(0.0, (self._total - self._marks[-1].work) / rate - (now - self._marks[-1].at))
+        return (self._total - self._marks[-1].work) / rate - (now - self._marks[-1].at)
 
     def _half_done(self) -> bool:
         """Whether half of the work is done, which tells more than what was expected."""

@@ -1,4 +1,4 @@
-"""Tables of `tempscale tune` -> the report and closing lines."""
+"""Tables of `tempscale tune` -> one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import polars as pl
 from tempscale_jobs.report.charts import COLOURS, GREY, about_zero, colour, lines, point
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
-from tempscale_jobs.report.screen import Screen
 from tempscale_jobs.report.sections import Drawing, Figure, Part, Report, Section, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import count, interval_name, labels, number, share, with_error
-from tempscale_jobs.runs import folder
-from tempscale_jobs.runs.folder import Run, load_tables
 from tempscale_jobs.tune import words as sentences
 from tempscale_jobs.urls import masked
 
@@ -150,16 +147,3 @@ def _intervals(table: pl.DataFrame, edges: Sequence[int]) -> Drawing | None:
         point(row["temperature"], "", interval_name(row["interval"], edges), row["cosine_mean"]) for row in table.to_dicts()
     ]
     return lines(rows, names, ("length in tokens", "mean cosine"))
-
-
-def close_tune(run: Run) -> None:
-    """Print the choice, its evidence and the next steps on standard output."""
-    record, root = run.storage.read_json(folder.DONE), masked(run.storage.root)
-    evidence = sentences.evidence(record, load_tables(run.storage), record["config"]["choosing"]["intervals"])
-    lines = ["", sentences.answer(record), *(f"  {sentence}" for sentence in evidence)]
-    if steps := sentences.then(record, root):
-        lines += ["", "next", *(f"  {step}" for step in steps)]
-        if not record["choice"].get("correction"):
-            lines.append("  embed queries and the whole index again, together: vectors of the two models do not mix")
-    lines += ["", f"report       {root}/report.html", f"temperature  {root}/temperature.json"]
-    Screen().print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)

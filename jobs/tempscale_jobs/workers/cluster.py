@@ -63,6 +63,8 @@ class Cluster:
     """GPUs of each worker: 0 or 1, which `actors_per_gpu` of them share."""
     shuffle_seed: int | None = None
     actors_per_gpu: int = 1
+    keeps_crew: bool = False
+    """Whether model actors, which may hold all CPUs, stay while tasks run: then tasks claim none."""
     journal: Journal | None = field(default=None, compare=False, repr=False)
     """Receives the slow pieces of work."""
 
@@ -147,7 +149,7 @@ def session(execution: Execution, journal: Journal | None = None) -> Iterator[Cl
         gpus = int(max(resources.get("GPU", 0), resources.get(_TO_COME, 0)))
         # Leave one logical CPU for tokenising.
         workers = execution.workers or gpus * execution.actors_per_gpu or max(1, int(resources.get("CPU", 1)) - 1)
-        yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed, execution.actors_per_gpu, journal)
+        yield Cluster(workers, 1 if gpus else 0, execution.shuffle_seed, execution.actors_per_gpu, journal=journal)
 
 
 @contextmanager

@@ -124,6 +124,8 @@ def run_tasks(
     how: Mapping[str, Any] | None = None,
 ) -> Iterator[tuple[Piece, Any]]:  # fmt: skip
     """Run a function of each piece's arguments in tasks, at most `ahead` for each CPU; yield pieces with their results."""
+    if how is None and cluster.keeps_crew:
+        how, ahead = BESIDE_ACTORS, 1
     tasks = _Tasks(cluster, function, ahead, how or {})
     with readable_failures():
         for piece, result, _ in _results(tasks, _ordered(cluster, pieces), cluster.journal):
@@ -158,7 +160,7 @@ def _remote(function: Callable[..., Any]) -> Any:
     """A function as a task of Ray; cached, because Ray sends each new task to all workers."""
     import ray
 
-    return ray.remote(function)
+    return ray.remote(**BESIDE_ACTORS)(function)
 
 
 def ask_for_workers(cluster: Cluster) -> None:

@@ -1,18 +1,15 @@
 """The report of an audit: what it says follows the tables, and nothing in its page is code."""
 
 import re
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
 from pages import EDGES, RUN, SCHEDULES, Page, rendered, tables_of, without_errors
 from reports_by_hand import section_of, texts_of
 
-from tempscale_jobs.audit import terminal
 from tempscale_jobs.audit.report import report_of
 from tempscale_jobs.audit.words import headline, labelled, protocol
 from tempscale_jobs.report.text import interval_name, labels, number, share, with_error
-from tempscale_jobs.runs.storage import Storage
 
 pytestmark = pytest.mark.proof
 
@@ -254,20 +251,6 @@ def test_schedules_are_named_and_long_ones_written_out_once():
     drawn = charts_of(tables_of(taus=SCHEDULES))
     assert drawn["m0-cosine"].table.heads[1:] == ("by_layer(1.0, 0.9)", label)
     assert [row[0] for row in drawn["m0-heatmap"].table.rows[::3]] == ["by_layer(1.0, 0.9)", label]
-
-
-def test_the_last_words_on_the_screen_are_plain_text(tmp_path, capsys):
-    storage = Storage(str(tmp_path / "a[/b]"))
-    tables = tables_of(model="[/b]model[red]", taus=SCHEDULES)
-    for name, table in tables.items():
-        storage.write_table(f"tables/{name}.parquet", table.to_arrow())
-    storage.write_json("run.json", RUN | {"gate": {"verdict": "none"}})
-    terminal.close(SimpleNamespace(storage=storage))
-    out = capsys.readouterr().out
-    assert "a[/b]/report.html" in out
-    assert "[/b]model[red]" in out
-    assert SCHEDULES[0] in " ".join(out.split())
-    assert SCHEDULES[1] not in " ".join(out.split())
 
 
 @pytest.mark.words

@@ -1,6 +1,7 @@
 """`tempscale correct`: the same vectors as by hand, for any number of workers and after a kill; bad input is a sentence."""
 
 import json
+import shlex
 
 import numpy as np
 import polars as pl
@@ -8,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from command_line import parsed
+from golden_words import ending, masked, same
 from whole_run import checked_json, corrected, digests, read_record
 
 from tempscale.correction.fit import fit
@@ -276,6 +279,16 @@ def test_a_file_that_holds_no_correction_is_refused(tmp_path, data, named):
     (tmp_path / "c.json").write_text(json.dumps(data))
     with pytest.raises(UsageError, match=f"c.json'.*{named}"):
         load(str(tmp_path / "c.json"))
+
+
+def test_it_ends_with_the_place_of_the_vectors_and_the_command_for_the_queries(folder, fitted, capsys):
+    text = ending("correct", run(folder, fitted["length"], "run"), capsys)
+    (line,) = (line for line in text.splitlines() if line.startswith("  tempscale correct"))
+    ((name, given),) = parsed(shlex.split(line))
+    assert (name, given["side"], given["correction"]) == ("correct", "queries", str(folder / "c.json"))
+    same("correct-ending.txt", masked(text, folder))
+    again = ending("correct", run(folder, fitted["centre"], "asked", side="queries"), capsys)
+    assert "tempscale correct" not in again
 
 
 def test_of_several_corrections_the_named_one_is_taken(folder, table, asking, fitted):

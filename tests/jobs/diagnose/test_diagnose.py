@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 import torch
 from by_hand_attention import by_hand
+from golden_words import ending, masked, same
 from pages import specs_of
 from plain_audit import run_alone
 from whole_run import as_lines, checked_json, diagnosed, digests, documented, read_record, read_report, read_tables
@@ -296,6 +297,11 @@ def test_workers_order_and_a_lost_part_change_no_byte(finished, tmp_path, corpus
     (other / "tables" / "heads.parquet").unlink()
     diagnosed(settings(other, corpus, small_model))
     assert digests(other, "tables") == before
+
+
+@pytest.mark.words
+def test_it_ends_with_what_was_found(finished, capsys):
+    same("diagnose-ending.txt", masked(ending("diagnose", finished, capsys), finished))
 
 
 def test_the_report_stands_alone_and_is_rendered_again_alike(finished):

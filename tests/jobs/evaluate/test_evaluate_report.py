@@ -5,6 +5,7 @@ import shutil
 
 import polars as pl
 import pytest
+from golden_words import ending, masked, same
 from pages import specs_of
 from score_tasks import EDGES, TAUS, one, settings, tasks_in
 from whole_run import checked_json, read_report, read_tables
@@ -70,6 +71,10 @@ def test_tables_of_an_earlier_attempt_go_with_their_cells(copied):
     assert set(left) == {"evaluation", "findings"}
     page = render(left, json.loads((out / "run.json").read_text()) | {"missing": 8}).html
     assert "8 cells are missing" in page
+
+
+def test_it_ends_with_the_scores_and_what_a_temperature_does_to_them(finished, capsys):
+    same("evaluate-ending.txt", masked(ending("evaluate", finished, capsys), finished))
 
 
 def test_the_report_stands_alone_and_is_rendered_again_alike(finished):

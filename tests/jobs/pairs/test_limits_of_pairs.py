@@ -1,7 +1,5 @@
 """Pairs of which none is left, sources that were read before, and what is printed of little."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import polars as pl
 from whole_run import as_lines
@@ -9,7 +7,7 @@ from whole_run import as_lines
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.corpus import sources
-from tempscale_jobs.pairs import chunks, socm, summary
+from tempscale_jobs.pairs import chunks, socm, terminal
 from tempscale_jobs.runs.storage import Storage
 
 
@@ -29,7 +27,7 @@ def test_a_chunk_whose_pairs_are_all_lost_has_no_figures():
     assert socm._figures(None, None, chunk, {}).shape == (3, 0)
 
 
-def printed(monkeypatch, capsys, temperatures, rejected):
+def said(temperatures, rejected):
     rows = [
         {
             "model": "tiny", "temperature": tau, "pairs": 90 - rejected, "texts": 50, "socm_mean": 0.4 - k / 10,
@@ -38,18 +36,14 @@ def printed(monkeypatch, capsys, temperatures, rejected):
         }
         for k, tau in enumerate(temperatures)
     ]  # fmt: skip
-    facts = {"pairs": {"pairs": 90 - rejected, "pairs_rejected": rejected, "rejected_reasons": {"empty": rejected}}}
-    monkeypatch.setattr(summary, "load_tables", lambda storage: {"pairs_summary": pl.DataFrame(rows)})
-    storage = SimpleNamespace(root="runs/pairs", read_json=lambda name: facts)
-    summary.close_pairs(SimpleNamespace(storage=storage))
-    return capsys.readouterr().out
+    facts = {"pairs": 90 - rejected, "pairs_rejected": rejected, "rejected_reasons": {"empty": rejected}}
+    return terminal.ending(pl.DataFrame(rows), facts, "runs/pairs")
 
 
-def test_a_change_is_printed_where_there_are_two_temperatures_and_rejected_pairs_where_there_are_many(monkeypatch, capsys):
-    one = printed(monkeypatch, capsys, ["1.0"], 0)
-    two = printed(monkeypatch, capsys, ["1.0", "0.8"], 30)
-    assert "0.400 ± 0.020" in one
-    assert "−0.1000 ± 0.0098" not in one
-    assert "−0.1000 ± 0.0098" in two
-    assert "33.3 %" in two
-    assert "33.3 %" not in one
+def test_a_change_is_said_where_there_are_two_temperatures_and_rejected_pairs_where_there_are_many():
+    one, two = said(["1.0"], 0), said(["1.0", "0.8"], 30)
+    assert "0.400 ± 0.020" in one.answers[0]
+    assert "−0.1000 ± 0.0098" not in one.answers[0]
+    assert "−0.1000 ± 0.0098" in two.answers[0]
+    assert "33.3 %" in two.to_do
+    assert one.to_do == ""

@@ -9,6 +9,7 @@ import oracles
 import polars as pl
 import pytest
 from command_line import in_process, said
+from golden_words import ending, masked, same
 from plain_audit import PlainBert
 from whole_run import as_lines, checked_json, digests, paired, read_record, read_tables
 
@@ -16,8 +17,6 @@ from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.pairs import chunks
-from tempscale_jobs.pairs.summary import close_pairs
-from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.storage import Storage
 
 MAX_LENGTH = 48
@@ -159,12 +158,12 @@ def test_the_folder_is_whole(finished, tables):
     ]  # fmt: skip
 
 
-def test_the_main_figures_are_printed(finished, figures, capsys):
-    close_pairs(Run(Storage(str(finished)), [], [], ""))
-    told = said(capsys.readouterr().out)
+def test_it_ends_with_the_main_figures(finished, figures, capsys):
+    text = ending("pairs", finished, capsys)
     first, second = (figures[tau][:, 2] for tau in (1.0, 0.8))
-    assert f"mean SOCM {first.mean():.2f} ± " in told
-    assert f"change from τ 1.0 – {(second - first).mean():.3f} ± ".replace("-", "−") in told
+    assert f"Mean SOCM {first.mean():.2f} ± " in said(text)
+    assert f"τ 0.8 changes it by {(second - first).mean():.3f} ± ".replace("-", "−") in said(text)
+    same("pairs-ending.txt", masked(text, finished))
 
 
 @pytest.mark.soak

@@ -17,7 +17,7 @@ WAYS = {
     },
 }  # fmt: skip
 """Groups of texts, read in units; and all pairs of a sample, with the worst pairs of the corpus, read at once."""
-STOPS = {"groups": Interrupt("exposure, τ 0.8"), "sample": Interrupt("most collapsed pairs", after=4)}
+STOPS = {"groups": Interrupt("worst pairs, τ 0.8"), "sample": Interrupt("most collapsed pairs", after=4)}
 
 
 @contextmanager

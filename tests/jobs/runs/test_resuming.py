@@ -31,7 +31,9 @@ def resumed(command, data, out, unfinished):
 
 def at_the_end(name):
     """Whether the last step of every call writes a file."""
-    return name.startswith(("tables/", "partials/probe/", "mteb/", "measured/history/", "measured/tables/gate"))
+    return name.startswith(
+        ("report.html", "tables/", "partials/probe/", "mteb/", "measured/history/", "measured/tables/gate")
+    )
 
 
 _OF_THE_CALL = ("begun.json", "run.json", "report.html", "inventory.json", "result.json", "gate.parquet")

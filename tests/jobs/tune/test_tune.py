@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from command_line import in_process, parsed
+from command_line import in_process, parsed, said
+from golden_words import ending, masked, same
 from pages import specs_of
 from rich.console import Console
 from scipy import stats
@@ -31,7 +32,6 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.tune import COLLAPSE, INTERVALS, SCORES
 from tempscale_jobs.tune import collapse, layers
 from tempscale_jobs.tune import words as tune_sentences
-from tempscale_jobs.tune.report import close_tune
 
 TOKENS, SEED, PAIRS, NEAREST = 96, 3, 120, 5
 STEPS = {"by_length": {"0": 1.0, "64": 0.7}}
@@ -127,15 +127,14 @@ def test_the_layers_are_searched_on_long_texts_and_their_search_lowers_its_objec
 
 @pytest.mark.proof
 def test_where_nothing_beats_noise_no_command_follows(finished, capsys):
-    close_tune(finished)
-    out = capsys.readouterr().out
+    out = said(text := ending("tune", finished.storage.root, capsys))
     (row,) = table(finished, COLLAPSE).filter(pl.col("temperature") == "1.0", pl.col("correction").is_null()).to_dicts()
     for told in (
-        "Leave it at 1: of 4 other", f"is {row['exposure_long']:.3g} (1", f"is {row['prefix_gap']:.3g}.",
-        f"{finished.storage.root}/temperature.json",
+        "Leave it at 1: of 4 other", f"is {row['exposure_long']:.3g} (1", f"{finished.storage.root}/report.html",
     ):  # fmt: skip
         assert told in out
     assert "tempscale export" not in out
+    same("tune-ending.txt", masked(text, finished.storage.root))
 
 
 @pytest.mark.proof
@@ -172,8 +171,7 @@ def test_what_betters_the_reference_is_chosen_and_told(gained, small_model, caps
     assert first["exposure_long"] > row["exposure_long"] > 1
     assert chosen(gained) == Temperature(1.0)
     assert not gained.storage.exists("layers.json")
-    close_tune(gained)
-    out = capsys.readouterr().out
+    out = ending("tune", gained.storage.root, capsys)
     assert "Use τ 1.0: betters the exposure" in out
     (line,) = (line for line in out.splitlines() if "tempscale export" in line)
     words = shlex.split(line)
@@ -323,9 +321,10 @@ def test_the_temperature_that_made_the_gold_scores_is_chosen(scored, texts, smal
         assert row[f"{name}_score"] == pytest.approx(1, abs=1e-3)
     assert 0 < row["held_low"] < row["held_change"] < row["held_high"]
     assert "Use τ 0.5: " in printed
-    assert f"{row['held_change']:.3g} (paired bootstrap, 95 %: {row['held_low']:.3g} to {row['held_high']:.3g})" in printed
+    evidence = " ".join(tune_sentences.evidence(read_record(out), read_tables(out), [0, 32, 64]))
+    assert f"{row['held_change']:.3g} (paired bootstrap, 95 %: {row['held_low']:.3g} to {row['held_high']:.3g})" in evidence
     # Pairs have no texts that ask, so that no correction is tried.
-    assert "pairs, no retrieval" in printed
+    assert "pairs, no retrieval" in evidence
     assert read_record(out)["choice"]["correction"] is None
 
 
