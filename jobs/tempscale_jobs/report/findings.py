@@ -56,7 +56,7 @@ _STORED = tuple(column.name for column in FINDINGS.columns if column.name in Fin
 
 
 def finding(
-    row: Mapping[str, Any], figure: str, state: State, value: float | None, error: float | None = None, **grounds: str
+    row: Mapping[str, Any], figure: str, state: State, value: float | None, error: float | None = None, **grounds: Any
 ) -> Finding:
     """The finding of a figure for the model and the temperature of a row; `grounds` are left out of an absent one."""
     found = Finding(figure, row["model"], row["temperature"], row["tau"], state, value, error)
