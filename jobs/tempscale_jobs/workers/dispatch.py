@@ -14,7 +14,7 @@ from bisect import insort
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
 from statistics import median
@@ -322,11 +322,12 @@ class Crew:
     def tiles(self, function: Callable[..., Any], pieces: Sequence[Piece]) -> Iterator[Piece]:
         """Run a function of each super-tile; yield each piece when it is finished; no step may need the model afterwards."""
         # Actors with GPUs run it: CUDA has begun on them and their blocks stay on the device. Otherwise tasks do, one a
-        # worker, since each has two blocks in memory; the actors, which occupy the CPUs, must have been dismissed.
+        # worker, since each has two blocks in memory: next to the actors, or, once these are dismissed, in their place.
         if not pieces:
             return
         if not self._cluster.gpus:
-            yield from (piece for piece, _ in run_tasks(self._cluster, function, pieces))
+            cluster = replace(self._cluster, keeps_crew=bool(self.actors))
+            yield from (piece for piece, _ in run_tasks(cluster, function, pieces))
             return
         if not self._unloaded:
             for worker in self.actors:
