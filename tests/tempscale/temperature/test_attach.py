@@ -239,7 +239,7 @@ def test_detach_and_verify_say_that_there_is_no_temperature(tiny_model):
     [
         ("deberta-v2", "disentangled attention"), ("longformer", "second query"), ("big_bird", "block-sparse"),
         ("funnel", "pools the sequence"), ("nystromformer", "approximation"), ("convbert", "convolutions"),
-        ("xlm", "proven"), ("gemma2", "caps"), ("gemma3", "text model"), ("gpt2", "supported families: albert, bert"),
+        ("xlm", "not verified"), ("gemma2", "caps"), ("gemma3", "text model"), ("gpt2", "supported families: albert, bert"),
     ],
 )  # fmt: skip
 def test_a_family_that_is_not_supported_is_named_with_what_would_be_needed(family, needed):
