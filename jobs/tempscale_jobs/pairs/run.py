@@ -9,7 +9,7 @@ from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.pairs import chunks, socm, summary
 from tempscale_jobs.pairs.chunks import PairIndex
-from tempscale_jobs.runs.folder import Model, Run, gives_nothing, rejected_reasons
+from tempscale_jobs.runs.folder import REPORT, Model, Run, gives_nothing, load_tables, rejected_reasons
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import Crew
@@ -17,7 +17,7 @@ from tempscale_jobs.workers.dispatch import Crew
 
 @lifecycle.mended
 def pairs(config: PairsConfig, journal: Journal, *, fresh: bool = False) -> Run:
-    """Measure every pair, or the missing ones, and write tables and run.json.
+    """Measure every pair, or the missing ones, and write tables, report and run.json.
 
     Raises:
         UsageError: the configuration, source, models or run folder cannot be used.
@@ -42,7 +42,7 @@ def _finished(config: PairsConfig, life: Lifecycle, journal: Journal) -> bool:
 
 
 def _measure_all(config: PairsConfig, life: Lifecycle, journal: Journal) -> None:
-    """Read the pairs, measure them under every model and write the tables."""
+    """Read the pairs, measure them under every model and write the tables and the report."""
     run = life.run
     with journal.stage("read the pairs") as stage:
         index = chunks.chunk(run.storage, config.pairs, config.out, stage)
@@ -53,7 +53,12 @@ def _measure_all(config: PairsConfig, life: Lifecycle, journal: Journal) -> None
         rejected = sum(_measure(decided, life, cluster, model, index) for model in run.models)
         with journal.stage("tables") as stage:
             stage.note = f"{len(summary.summarise(run, config.socm, index))} tables"
-    life.record(command=config.command, pairs=index.facts() | {"rejected_by_models": rejected})
+    with journal.stage("report") as stage:
+        from tempscale_jobs.pairs import report  # What draws it is slow to import, and Ray starts before.
+
+        record = life.record(command=config.command, pairs=index.facts() | {"rejected_by_models": rejected})
+        report.render(load_tables(run.storage), record).write_to(run.storage)
+        stage.note = REPORT
 
 
 def _measure(config: PairsConfig, life: Lifecycle, cluster: Cluster, model: Model, index: PairIndex) -> int:

@@ -16,7 +16,7 @@ from tempscale_jobs.urls import masked
 
 
 def close(run: Run) -> None:
-    """Print the mean SOCM, the main figures and where the tables are, on standard output."""
+    """Print the mean SOCM, the main figures and where the report is, on standard output."""
     summary, record = load_tables(run.storage)["pairs_summary"], run.storage.read_json(DONE)
     print_ending(ending(summary, record["pairs"], masked(run.storage.root)))
 
@@ -27,7 +27,7 @@ def ending(summary: pl.DataFrame, facts: dict[str, Any], root: str) -> Ending:
     models = [rows.to_dicts() for _, rows in summary.group_by("model", maintain_order=True)]
     lost = 1 - summary["pairs"].min() / (facts["pairs"] + facts["pairs_rejected"])  # With what a model rejected.
     said = Ending(
-        [_answer(rows, names) for rows in models], f"tables  {root}/tables/",
+        [_answer(rows, names) for rows in models], f"report  {root}/report.html",
         to_do=mention_rejected("pairs", lost, facts["rejected_reasons"]),
     )  # fmt: skip
     if len(models) > 1:
