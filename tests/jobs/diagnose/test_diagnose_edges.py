@@ -93,7 +93,7 @@ def test_one_text_and_a_schedule_are_looked_into(tmp_path, ray_session, small_mo
 def test_what_cannot_be_asked_is_a_sentence(small_model):
     for data, words in (
         ({"corpus": {"source": "x", "embedding_column": "v"}}, "no layers"),
-        ({"corpus": {"source": "x", "sample": 5}, "diagnosis": {"versions_of": "d"}}, "a sample would tear"),
+        ({"corpus": {"source": "x", "sample": 5}, "diagnosis": {"versions_of": "d"}}, "a sample would separate"),
         ({"diagnosis": {"texts": 5001}}, r"diagnosis\.texts"), ({"diagnosis": {"texts": 0}}, r"diagnosis\.texts"),
         ({"diagnosis": {"pair": ("a", "a")}}, "twice"),
     ):  # fmt: skip

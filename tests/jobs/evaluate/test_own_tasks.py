@@ -111,8 +111,8 @@ def test_a_reranking_is_scored(tmp_path, task_texts, model, plain):
 
 
 @pytest.mark.parametrize(("side", "text", "named"), [
-    ("qrels", "query_id\tdoc_id\trel\nq0\tnowhere\t1\n", "1 × a document .* 'nowhere'"),
-    ("qrels", "query_id\tdoc_id\trel\nnobody\td0\t1\nnone\td0\t1\n", "2 × a query .* 'nobody'"),
+    ("qrels", "query_id\tdoc_id\trel\nq0\tnowhere\t1\n", "1 × an unknown document, .* 'nowhere'"),
+    ("qrels", "query_id\tdoc_id\trel\nnobody\td0\t1\nnone\td0\t1\n", "2 × an unknown query, .* 'nobody'"),
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\t0\n", "qrels.tsv"),
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\tmuch\n", "qrels.tsv:0: .* 'much'"),
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\tinf\n", "qrels.tsv:0: .* 'inf'"),
@@ -121,9 +121,9 @@ def test_a_reranking_is_scored(tmp_path, task_texts, model, plain):
     ("corpus", '{"id": 1.5, "text": "a"}\n', "corpus.jsonl:0: .* id .* float"),
     ("corpus", '{"id": null, "text": "a"}\n', "corpus.jsonl:0: .* id"),
     ("corpus", '{"id": "a", "text": "a"}\n' * 2, "corpus.jsonl:1: .* 'a'"),
-    ("corpus", "", "corpus.jsonl|not there"),
+    ("corpus", "", "corpus.jsonl|unknown document"),
     ("queries", '{"id": 1, "text": "a"}\n{"id": "1", "text": "b"}\n', "queries.jsonl:1: .* '1'"),
-    ("queries", "", "queries.jsonl|not there"),
+    ("queries", "", "queries.jsonl|unknown query"),
 ])  # fmt: skip
 def test_wrong_sides_of_a_retrieval_are_named(tmp_path, retrieval, side, text, named):
     file = tmp_path / (f"{side}.tsv" if side == "qrels" else f"{side}.jsonl")
@@ -150,7 +150,7 @@ def test_wrong_sides_of_a_retrieval_are_named(tmp_path, retrieval, side, text, n
     ({"type": "reranking"}, [{"query": "q", "positives": [], "negatives": ["a"]}], "l.jsonl:0: positives"),
     ({"type": "reranking"}, [{"query": "q", "positives": ["a"], "negatives": "b"}], "l.jsonl:0: negatives"),
     ({"type": "reranking", "where": {"kind": "z"}}, [{"query": "q", "positives": ["a"], "negatives": [], "kind": "y"}],
-     "l.jsonl' has no row"),
+     "l.jsonl' has no query"),
     ({"type": "clustering"}, [{"id": 1.5, "text": "a", "label": "x"}], "l.jsonl:0: .* float"),
     ({"type": "clustering"}, [{"id": k, "text": "a", "label": "x"} for k in ("7", 7)], "l.jsonl:1: .* '7'"),
 ])  # fmt: skip
@@ -211,7 +211,7 @@ def test_of_a_retrieval_only_the_queries_asked_for_are_taken_and_their_relevance
     assert data["relevant_docs"] == {"1": {"d1": 2}, "3": {"d0": 0}}
     assert data["corpus"].to_list() == [{"id": "d0", "title": "", "text": "a"}, {"id": "d1", "title": "b", "text": "a"}]
     # Without the filter all four are asked, and what the qrels name must be there.
-    with pytest.raises(UsageError, match=r"1 × a document .* 'gone'"):
+    with pytest.raises(UsageError, match=r"1 × an unknown document, .* 'gone'"):
         task_of(own)
 
 
