@@ -38,7 +38,7 @@ def _unwrapped(text):
     joined, is_ending = [], False
     for line in text.splitlines():
         is_ending = is_ending or not line
-        goes_on = line.startswith(" " * 15) or (is_ending and not line.startswith(_WIDER))
+        goes_on = line.startswith(" " * 15) or (is_ending and line != "" and not line.startswith(_WIDER))
         if goes_on and joined and joined[-1] and not joined[-1].startswith(_WIDER):
             joined[-1] += f" {line.strip()}"
         else:

@@ -46,14 +46,14 @@ PLAN = _parameter(
 )  # fmt: skip
 
 
-AS_JSON = option("The run", "Print the verdict and the findings as JSON instead of tables.", "--json")
+AS_JSON = option("The run", "Print the verdict and the findings as JSON.", "--json")
 JSON = _parameter("as_json", bool, AS_JSON, False)
 """For continuous integration and orchestrators."""
 
 
 _COMMON = {
     "corpus", "text_column", "document_column", "sample", "queries", "embedding_column", "model", "tau", "out", "workers",
-    "address", "quick", "resume", "plan", "as_json", "help_all", "help", "config",
+    "quick", "resume", "plan", "as_json", "help_all", "help", "config",
 }  # fmt: skip
 """The options that --help shows of a command with many; --help-all shows the others too."""
 

@@ -67,8 +67,8 @@ def test_a_quick_audit_ends_with_the_command_of_a_whole_one():
 def test_the_last_words_on_the_screen_are_plain_text(tmp_path, capsys):
     storage = Storage(str(tmp_path / "a[/b]"))
     one, other = tables_of(), tables_of(model="[/b]model[red]")
-    summary = pl.concat([one["collapse_summary"], other["collapse_summary"]])
-    storage.write_table("tables/collapse_summary.parquet", summary.to_arrow())
+    for name, table in one.items():
+        storage.write_table(f"tables/{name}.parquet", pl.concat([table, other[name]]).to_arrow())
     storage.write_json("run.json", RUN | {"gate": NOT_CHECKED})
     terminal.close(SimpleNamespace(storage=storage))
     out = capsys.readouterr().out

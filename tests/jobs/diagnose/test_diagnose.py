@@ -347,11 +347,12 @@ def test_the_worst_pair_is_that_of_largest_socm_among_the_most_alike(tables, tex
 def test_findings_are_printed_as_json_and_their_states_are_those_of_the_report(finished, tables):
     data = checked_json("diagnose", finished)
     (answer,) = data["answers"].values()
+    assert answer.startswith("τ 1.0: σ_a of the last layer")
     (row,) = tables["diagnose_findings"].filter(finding="temperature", layers="last", tau=0.7).to_dicts()
     (moved,) = (one for one in data["findings"] if one["figure"] == changed("sigma_a_last"))
     assert (moved["temperature"], moved["value"], moved["error"]) == ("0.7", row["change"], row["change_se"])
     moves = {"up": "τ 0.7: σ_a of the last layer rises by", "down": "τ 0.7: σ_a of the last layer falls by"}
-    assert moves.get(moved["state"], "no more than noise") in answer
+    assert moves.get(moved["state"], "no more than noise") in read_report(finished)
 
 
 def test_a_run_of_0_2_whose_table_had_the_name_of_what_all_commands_have_now_is_rendered(finished, tmp_path):

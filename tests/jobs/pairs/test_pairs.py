@@ -232,10 +232,12 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, source
     assert (finished / "run.json").stat().st_mtime_ns == before
     with pytest.raises(UsageError, match=r"socm\.alpha was 1\.0, now 2\.0\. Choose another --out"):
         paired(settings(source, finished) | {"socm": {"alpha": 2.0}})
-    for command in (["audit", "--corpus", "docstrings:pyarrow", "--out"], ["report"]):
-        code, _, err = in_process(*command, str(finished))
-        assert code == 2
-        assert "holds a run of tempscale pairs" in said(err)
+    code, _, err = in_process("audit", "--corpus", "docstrings:pyarrow", "--out", str(finished))
+    assert code == 2
+    assert "holds a run of tempscale pairs" in said(err)
+    report = (finished / "report.html").read_bytes()
+    assert in_process("report", str(finished))[0] == 0
+    assert (finished / "report.html").read_bytes() == report
     changed = tmp_path / "pairs.jsonl"
     changed.write_text("")
     with pytest.raises(UsageError, match=r"pairs\.jsonl' has no row"):

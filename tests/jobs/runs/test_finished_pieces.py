@@ -146,10 +146,10 @@ class Crew:
 
 def listing(given):
     """A cluster that begins no task and lists the pieces that it is given."""
-    return SimpleNamespace(tasks=1, journal=None, ordered=lambda pieces: given.extend(pieces) or [])
+    return SimpleNamespace(tasks=1, journal=None, keeps_crew=False, ordered=lambda pieces: given.extend(pieces) or [])
 
 
-STAGE = SimpleNamespace(advance=lambda *done: None)
+STAGE = SimpleNamespace(advance=lambda *done: None, resize=lambda *whole: None)
 IDS = [f"t{k}" for k in range(20)]
 
 
