@@ -185,7 +185,7 @@ def test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes(finished
     paired(data)
     assert all(part.stat().st_mtime_ns == when for part, when in kept.items()), "finished parts were done again"
     assert digests(out, "") == digests(finished, "")
-    assert len(digests(out, "")) == 9
+    assert len(digests(out, "")) == 10
     assert not list(out.rglob(".writing-*"))
 
 
@@ -212,7 +212,7 @@ def test_the_published_value_with_exponents_under_a_temperature_by_role(source, 
     summary = tables["pairs_summary"].row(0, named=True)
     assert (summary["alpha"], summary["beta"], summary["regularization"]) == (2.0, 0.5, 1e-9)
     assert summary["socm_mean"] == pytest.approx(np.mean(values), abs=2e-5)
-    assert f"mean SOCM {np.mean(values):.3f} ±" in said(stdout)
+    assert f"Mean SOCM {np.mean(values):.3f} ±" in said(stdout)
     assert "6 pairs of 7 texts" in said(stdout)
     assert str(out / "tables") in stdout.replace("\n", "")
 
