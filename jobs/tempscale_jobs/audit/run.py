@@ -53,7 +53,10 @@ if TYPE_CHECKING:
 
 FEW_TEXTS = 4096
 """Texts whose pairs are compared in less time than the crew takes to start."""
-_TO_COME = "This run is not complete: it still measures second-order collapse, and writes this page again at its end."
+_TO_COME = (
+    "This run is not complete: it still measures second-order collapse and prefixes, which this page calls not measured, and "
+    "writes the page again at its end."
+)
 
 
 @lifecycle.mended
