@@ -12,7 +12,7 @@ from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.words import NOTE, corrected, headline, labelled, left_out, protocol, thresholds
 from tempscale_jobs.nights.charts import over_nights
 from tempscale_jobs.nights.gate import notes
-from tempscale_jobs.nights.night import notes_in_brief
+from tempscale_jobs.nights.night import failure_in_words, notes_in_brief
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
@@ -52,7 +52,7 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Se
         "Do these embeddings collapse?",
         subject(run, _analysed(run, tables["collapse_summary"])),
         parts,
-        alerts=[*_failed(run), *left_out(tables, run)],
+        alerts=[*filter(None, [failure_in_words(run.get("gate", {}))]), *left_out(tables, run)],
         notes=_other_notes(run),
         before=_gate(gate, run),
         after=[*sections, *_not_measured(sections, trend), _how_made(run, tables, names)],
@@ -65,13 +65,6 @@ def _edges(run: dict[str, Any]) -> list[int]:
 
 
 # ---------------------------------------------------------------------------------------------- the gate
-
-
-def _failed(run: dict[str, Any]) -> list[str]:
-    """The first failed check of a night, and how many more there are."""
-    failed = run.get("gate", {}).get("failed") or []
-    more = f" {count(len(failed) - 1, 'more check')} failed too." if failed[1:] else ""
-    return [f"The gate failed: {failed[0]}.{more}"] if failed else []
 
 
 def _other_notes(run: dict[str, Any]) -> list[str]:

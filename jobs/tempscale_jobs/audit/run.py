@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 FEW_TEXTS = 4096
 """Texts whose pairs are compared in less time than the crew takes to start."""
 _TO_COME = (
-    "This run is not complete: it still measures second-order collapse and prefixes, which this page calls not measured, and "
+    "This run is not complete: it still measures second-order collapse and prefixes, which this page calls not measured. It "
     "writes the page again at its end."
 )
 

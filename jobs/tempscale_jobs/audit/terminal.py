@@ -13,7 +13,7 @@ from tempscale_jobs.audit.again import again
 from tempscale_jobs.audit.findings import with_findings
 from tempscale_jobs.audit.words import labelled, left_out
 from tempscale_jobs.nights.gate import notes
-from tempscale_jobs.nights.night import verdict_in_words
+from tempscale_jobs.nights.night import failure_in_words, verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
 from tempscale_jobs.nights.record import is_quick
 from tempscale_jobs.report.findings import Document, Finding, Findings
@@ -77,5 +77,4 @@ def _gate(judged: dict[str, Any]) -> str:
     """The gate's verdict in a sentence or two, with the first reason why it failed; empty where nothing was checked."""
     if judged["verdict"] == "none":
         return " ".join(judged.get("unreadable_nights", ()))
-    first = f" {judged['failed'][0]}." if judged["failed"] else ""
-    return f"The gate {verdict_in_words(judged)}.{first}"
+    return failure_in_words(judged) or f"The gate {verdict_in_words(judged)}."

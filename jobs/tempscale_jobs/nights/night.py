@@ -141,6 +141,14 @@ def verdict_in_words(judged: dict[str, Any]) -> str:
     return "; ".join([f"failed: {failed} of {checks}" if failed else passed, *notes_in_brief(judged)])
 
 
+def failure_in_words(judged: dict[str, Any]) -> str:
+    """The first failed check, and how many more there are; empty where none failed."""
+    if not judged.get("failed"):
+        return ""
+    first, *others = judged["failed"]
+    return f"The gate failed: {first}." + (f" {count(len(others), 'more check')} failed too." if others else "")
+
+
 def notes_in_brief(judged: dict[str, Any]) -> list[str]:
     """The notes of a night, each kind in a few words."""
     notes, unknown = list[str](), len(judged.get("unknown_noise", ()))
@@ -148,8 +156,10 @@ def notes_in_brief(judged: dict[str, Any]) -> list[str]:
         notes.append(gate.FIRST_NIGHT)
     if unknown:
         notes.append(f"{count(unknown, 'change')} of unknown noise")
-    if judged["not_compared"] or judged.get("unreadable_nights"):
-        notes.append("not all is comparable")
+    if judged["not_compared"]:
+        notes.append(f"{count(len(judged['not_compared']), 'figure')} not compared")
+    if judged.get("unreadable_nights"):
+        notes.append("a night of the record cannot be read")
     return notes
 
 

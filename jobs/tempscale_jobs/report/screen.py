@@ -75,7 +75,7 @@ def lines_of(ending: Ending) -> list[tuple[str, str]]:
 
     Where there is too much to say, the figures go first, then the last sentences. A failed gate comes before the answer.
     """
-    several, gate, figures = len(ending.answers) > 1, 2 if ending.is_failed else 1, ", ".join(ending.figures)
+    several, gate, figures = len(ending.answers) > 1, 3 if ending.is_failed else 1, ", ".join(ending.figures)
     of_answer, of_to_do = _OF_A_MODEL if several else 3, 2
     while True:
         answer = [(line, "bold") for text in ending.answers for line in _fitted(text, of_answer)]
