@@ -150,7 +150,7 @@ def test_documents_are_taken_whole_by_hand():
     assert versions.shortest_and_longest({}, lengths) == []
     with pytest.raises(UsageError, match=r"column 'of'.*--versions-of"):
         versions.sample({name: name for name in lengths}, lengths, 5, 0, "of")
-    with pytest.raises(UsageError, match=r" 2 of them.*--texts"):
+    with pytest.raises(UsageError, match=r"has 2: .*--texts"):
         versions.sample(document_of, lengths, 1, 0, "of")
 
 
