@@ -112,8 +112,8 @@ def _truncated(row: Row, run: dict[str, Any]) -> Advice | None:
     return Advice.to_run(
         "truncated_share",
         f"Split long texts at {window} tokens before they are embedded: {share_of(row, 'truncated_share')} of all texts are "
-        "cut there, and no search sees the rest.",
-        "What whole texts would give:",
+        "cut there, and their vectors know nothing of the rest.",
+        "To measure the texts in chunks:",
         again(run, row["model"], "audit", "--long", "chunk", beside="chunks"),
     )
 
@@ -130,9 +130,9 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
         exposed(most["interval"], asked_by),
         f"Texts of {name} win searches: they are {share(most['texts_share'])} of the corpus and take "
         f"{share(most['slots_share'])} of all results (exposure "
-        f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of one length compete fairly."
+        f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of equal length avoid that."
         + (ask if asked_by == "corpus" else ""),
-        "Does a temperature make it fairer?",
+        "A temperature may lessen that.",
         _tuned(row, run),
     )
 
@@ -157,7 +157,7 @@ def _collapse(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None:
             return Advice.to_run(
                 name,
                 f"{sentence}, by {estimate(row, name)} in mean cosine.",
-                "Whether a temperature lessens it and harms nothing:",
+                "To find a temperature that lessens it and harms nothing:",
                 _tuned(row, run),
             )
     return None

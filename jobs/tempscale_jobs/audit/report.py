@@ -75,7 +75,7 @@ def _other_notes(run: dict[str, Any]) -> list[str]:
     if judged.get("failed") is not None and judged["verdict"] != "none":
         checks = [count(judged["checks"], "check")] if judged["checks"] else []
         return [f"The gate held: {'; '.join([*checks, *notes_in_brief(judged)])}."]
-    none = "No gate: this run is not checked. A [gate] in its configuration checks it against thresholds and other nights."
+    none = "No gate: this run has no thresholds and no baseline, so nothing was checked."
     return [none, *judged.get("unreadable_nights", [])]
 
 
@@ -291,7 +291,7 @@ def _counted(value: int | None) -> str:
 def _assumptions(model: _Model) -> list[Section]:
     """How often the assumptions of the papers do not hold."""
     heads = (
-        "temperature", "texts with tr Σ > 2", "pairs with SOCM > 1", "texts that meet (n·w−1)/(n−1) ≥ 1/3", "truncated",
+        "temperature", "texts with tr Σ > 2", "pairs with SOCM > 1", "texts with (n·w−1)/(n−1) ≥ 1/3", "truncated",
     )  # fmt: skip
     cells = [
         (
@@ -300,7 +300,7 @@ def _assumptions(model: _Model) -> list[Section]:
         )
         for row in model.rows
     ]  # fmt: skip
-    return [Section("Assumptions that broke", table=Table(heads, cells), folded=True)]
+    return [Section("Assumptions of the papers, checked", table=Table(heads, cells), folded=True)]
 
 
 # ---------------------------------------------------------------------------------------------- all models
@@ -324,7 +324,7 @@ def _not_measured(sections: Sequence[Section], trend: pl.DataFrame) -> list[Sect
         f"Scores of tasks under each temperature: tempscale evaluate on the same model; {add}.",
     ]  # fmt: skip
     if trend.is_empty() or trend["night"].n_unique() < 2:
-        sentences.append("This is the first night of its record. tempscale history draws all nights.")
+        sentences.append("There is no earlier night to compare with; tempscale history draws all nights of a record.")
     return group("Not in this report", sentences=sentences, folded=True)
 
 
@@ -344,9 +344,7 @@ def _how_made(run: dict[str, Any], tables: Mapping[str, pl.DataFrame], names: Ma
 
 def _of_model(known: Mapping[str, Any], texts: int, analysed: int) -> Iterator[str]:
     """How many texts a model embedded, and in which precision."""
-    yield (
-        f"{count(texts, 'text')} analysed, {analysed - texts:,} rejected by the model because they have no finite embedding"
-    )
+    yield (f"{count(texts, 'text')} analysed, {analysed - texts:,} rejected by the model")
     if precision := known.get("precision"):
         yield (
             f"computed in {precision['precision']}: cosine to float32 {precision['cosine_least']:.6f} at least, "

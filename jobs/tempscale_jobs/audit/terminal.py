@@ -68,6 +68,7 @@ def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -
         to_do = Advice.to_run("socm_mean", partial, "The whole audit:", again(record, None, "audit", beside="whole"))
     figures = [(label, estimate(row, name)) for name, label in FIGURES.items() if row[name] is not None]
     return said._replace(
+        answers=[f"Collapse by length? {answer}"],
         figures=[f"{label} {figure}" for label, figure in figures if figure not in answer],
         to_do=" ".join([*left_out(tables, record), to_do.text]), commands=[to_do.command] if to_do.command else [],
     )  # fmt: skip

@@ -51,9 +51,9 @@ def _lowered(gap: Finding, found: Findings) -> str:
         return ""
     lowered = [change for change in changes if change.state == "down"]
     if not lowered:
-        return " No temperature tried narrows that gap beyond noise."
+        return " No temperature tried narrows the collapse gap beyond noise."
     best = min(lowered, key=lambda change: change.value or 0.0)
-    return f" {best.temperature} narrows that gap by {_size(best)}."
+    return f" {best.temperature} narrows the collapse gap by {_size(best)}."
 
 
 def _size(finding: Finding) -> str:

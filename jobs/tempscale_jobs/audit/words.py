@@ -28,7 +28,7 @@ _ENDS = ("shortest", "longest")
 NOTE = (
     "± is a 95 % interval for texts drawn like these (1.96 standard errors, from per-text means because pairs share texts), "
     "or for documents where texts are parts of named documents; ± ? means too few of them to tell. "
-    "For this very corpus the error is smaller, and 0 where every text was used: see the …_se columns of the tables."
+    "To describe these texts alone the error is smaller, and 0 if none was left out: the …_se columns of the tables."
 )
 Tables = dict[str, pl.DataFrame]
 
@@ -81,7 +81,7 @@ def protocol(known: Mapping[str, Any], edges: Sequence[int], chunked: bool) -> l
 def _independence(known: Mapping[str, Any]) -> list[str]:
     """What errors take for independent, from a model's entry in run.json."""
     if (documents := known.get("documents")) is not None:
-        basis = f"Errors are those of {count(documents, 'document')}, whose texts stay together"
+        basis = f"Errors are those of {count(documents, 'document')}; the texts of one document count together"
         equal = known.get("documents_equal", float(documents))
         few = ""
         if documents < GROUPS_FOR_AN_ERROR:
@@ -242,7 +242,7 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
         f"{interval_name(edge, edges)} tokens"
         for edge in sorted(places)
     ]
-    sentence = f"Correcting the cosine for text length would change exposure: {', '.join(moved)}"
+    sentence = f"Correcting the cosine for text length would change exposure (1 is fair): {', '.join(moved)}"
     hubs = before[places[0]]["k_occurrence_skewness"], after[places[0]]["k_occurrence_skewness"]
     if None not in hubs:
         sentence += f"; hubness {number(hubs[0])} becomes {number(hubs[1])}"
@@ -251,7 +251,7 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     ]
     if kept_shares:
         sentence += (
-            f"; texts of {interval_name(kept_shares[0][0], edges)} tokens keep {share(kept_shares[0][1])} of their nearest"
+            f"; of the nearest of texts of {interval_name(kept_shares[0][0], edges)} tokens {share(kept_shares[0][1])} stay"
         )
     worst = places[0]
     fairer = abs(math.log(after[worst]["exposure"] or 1e-9)) < abs(math.log(before[worst]["exposure"] or 1e-9))
@@ -292,8 +292,8 @@ def _second_order(row: dict[str, Any]) -> str:
     return (
         f"Second-order collapse: mean SOCM {estimate(row, 'socm_mean')} over "
         f"{measured_pairs(row)} at {row['temperature']}{unknown}. "
-        "Published, on 1,000 Wikipedia sentences and with a regulariser that lowers it: bert-base-uncased .396, "
-        "all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
+        "Published values are of 1,000 Wikipedia sentences and lowered by a regulariser, so they only give an idea: "
+        "bert-base-uncased .396, all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
     )
 
 
@@ -302,7 +302,7 @@ def measured_pairs(row: dict[str, Any]) -> str:
     texts, groups = row["socm_texts"], row["socm_groups"]
     if groups is None:
         return f"the {count(texts * (texts - 1) // 2, 'pair')} of {count(texts, 'text')}"
-    return f"all pairs of the corpus, from {row['socm_pairs']:,} pairs of {texts:,} texts in {groups} groups"
+    return f"all pairs of these texts, estimated from {row['socm_pairs']:,} pairs of {texts:,} texts in {groups} groups"
 
 
 def _assumptions(row: dict[str, Any]) -> str:
@@ -310,7 +310,7 @@ def _assumptions(row: dict[str, Any]) -> str:
         return "Lengths are those given, and no tokens were seen: second-order collapse was not measured."
     over = f", and {share(row['socm_over_1_share'])} of the pairs have SOCM above 1"
     return (
-        f"Assumptions: {share_of(row, 'spread_over_2_share')} of the texts have tr Σ > 2, which the papers assume never "
+        f"Assumptions: {share_of(row, 'spread_over_2_share')} of the texts have tr Σ > 2, which S2 assumes never "
         f"happens{'' if row['socm_over_1_share'] is None else over}; {share_of(row, 'truncated_share')} of the texts were "
         "truncated."
     )

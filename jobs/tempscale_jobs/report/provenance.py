@@ -27,7 +27,7 @@ def how_made(
         corpus: lines on what was read; the first is its source.
         models: more lines on each model.
     """
-    seconds = [f"{_labelled(step, temperatures)} {timing['seconds']:.1f}" for step, timing in run.get("steps", {}).items()]
+    seconds = [f"{_labelled(step, temperatures)}: {timing['seconds']:.1f}" for step, timing in run.get("steps", {}).items()]
     rows = {
         "corpus": "\n".join(corpus),
         "corpus fingerprint": run.get("corpus", {}).get("fingerprint", "–") if corpus else "",
@@ -39,8 +39,8 @@ def how_made(
         "temperatures": "\n".join(f"{label}: {text}" if "…" in label else label for text, label in temperatures.items()),
         "versions": ", ".join(f"{name} {version}" for name, version in run.get("versions", {}).items()),
         "processor": run.get("processor", "–"),
-        "seconds": ", ".join(seconds),
-        "not byte-identical": "; ".join(run.get("byte_identity_exceptions", [])) or "nothing",
+        "seconds": "; ".join(seconds),
+        "exceptions to byte identity": "; ".join(run.get("byte_identity_exceptions", [])) or "none",
         "workers that were lost": "; ".join(lost["reason"] for lost in run.get("lost_workers", [])),
     }
     table = Table(("", ""), [(name, value) for name, value in rows.items() if value], words=2)

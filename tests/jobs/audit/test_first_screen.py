@@ -25,14 +25,15 @@ def answer(**figures):
     ("figures", "begins", "prefixes", "lowered"),
     [
         ({}, "Yes: longer texts are closer together, by 0.080 ± 0.020", "31 texts are closer together, by 0.0200 ± 0.0078",
-         "τ 0.8 narrows that gap by 0.0170 ± 0.0059"),
+         "τ 0.8 narrows the collapse gap by 0.0170 ± 0.0059"),
         ({"gap": -0.08}, "No: longer texts are further apart, by 0.080 ± 0.020", "31 texts are closer together", ""),
         ({"gap": 0.005}, "No difference by length beyond noise: long and short texts differ by at most 0.0246",
          "31 texts are closer together", ""),
         ({"gap": None}, "Not measured by length", "31 texts are closer together", ""),
-        ({"prefix": -0.02}, "Yes", "31 texts are further apart, by 0.0200 ± 0.0078", "narrows that gap by 0.0170 ± 0.0059"),
-        ({"prefix": 0.001}, "Yes", "31 texts: no difference beyond noise", "narrows that gap by 0.0170 ± 0.0059"),
-        ({"prefix": None}, "Yes", "", "narrows that gap by 0.0170 ± 0.0059"),
+        ({"prefix": -0.02}, "Yes", "31 texts are further apart, by 0.0200 ± 0.0078",
+         "narrows the collapse gap by 0.0170 ± 0.0059"),
+        ({"prefix": 0.001}, "Yes", "31 texts: no difference beyond noise", "narrows the collapse gap by 0.0170 ± 0.0059"),
+        ({"prefix": None}, "Yes", "", "narrows the collapse gap by 0.0170 ± 0.0059"),
         ({"change": 0.017}, "Yes", "31 texts are closer together", "No temperature tried"),
         ({"change": -0.001}, "Yes", "31 texts are closer together", "No temperature tried"),
     ],
@@ -44,7 +45,7 @@ def test_the_answer_claims_what_is_beyond_noise_and_no_more(figures, begins, pre
     assert ("Longer prefixes of the same" in found) == bool(prefixes)
     assert "length itself" not in found, "the probe does not show a cause"
     assert lowered in found
-    assert ("narrows that gap" in found) == bool(lowered)
+    assert ("narrows the collapse gap" in found) == bool(lowered)
 
 
 def test_without_errors_nothing_is_known():

@@ -84,7 +84,7 @@ def test_what_was_not_measured_has_no_figure_and_no_table():
     assert "SOCM" not in assumptions
     shown = [*texts_of(report_of(tables_of(gap=None, prefix=None, socm=None), RUN))]
     assert "SOCM was not measured." in shown
-    assert "Most collapsed pairs" not in shown
+    assert "Pairs of highest SOCM" not in shown
 
 
 BANDED = ("m0-cosine", "m0-probe", "m0-socm", "m0-effects")
@@ -150,7 +150,7 @@ def test_whose_texts_fill_the_results_is_said_with_its_error():
     assert "of each text)" in own
     assert "of 1,409 queries) at τ 1.0: texts of 400+ tokens" in asked
     assert all("Search results" not in sentence for sentence in words())
-    (searched, _) = section_of(report_of(tables_of(), RUN), "Most collapsed pairs").sentences
+    (searched, _) = section_of(report_of(tables_of(), RUN), "Pairs of highest SOCM").sentences
     for number_of_pairs in ("7,140 pairs of the corpus", "456 passed", "78 the bound by Frobenius"):
         assert number_of_pairs in searched
 
@@ -246,7 +246,7 @@ def test_schedules_are_named_and_long_ones_written_out_once():
     assert len(SCHEDULES[1]) > 400
     assert len(label) == 40
     assert shown.count(SCHEDULES[1]) == shown.count(f"{label}: {SCHEDULES[1]}") == 1
-    assert f"SOCM, {label} 2.0" in shown
+    assert f"SOCM, {label}: 2.0" in shown
     assert "τ by_" not in shown
     drawn = charts_of(tables_of(taus=SCHEDULES))
     assert drawn["m0-cosine"].table.heads[1:] == ("by_layer(1.0, 0.9)", label)
