@@ -87,7 +87,7 @@ def test_one_text_and_a_schedule_are_looked_into(tmp_path, ray_session, small_mo
     assert len(tables["map"]) == 0
     assert set(tables["diagnose_findings"]["finding"]) == {"length", "temperature"}
     assert "fewer than two length intervals have 5 texts" in page
-    assert "± ? against τ 1.0 on the same 1 text" in page
+    assert "± ? against τ 1.0 on the same 1 text" in page.replace("\u00a0", " ")
 
 
 def test_what_cannot_be_asked_is_a_sentence(small_model):

@@ -35,12 +35,14 @@ NIGHTS = ("2026-11-24", "2026-11-25")
 
 
 def printed(out, folder):
-    """The commands on the terminal, which are those of the report."""
-    on_screen = [line.strip() for line in out.splitlines() if line.strip().startswith("tempscale ")]
+    """The commands of the report, which has those on the terminal."""
+    on_screen = {line.strip() for line in out.splitlines() if line.strip().startswith("tempscale ")}
     page = (folder / "report.html").read_text("utf-8")
     quoted = [re.sub("<[^>]+>", "", found) for found in re.findall("<(?:code|pre).*?</(?:code|pre)>", page, re.DOTALL)]
-    assert set(on_screen) <= {html.unescape(line) for text in quoted for line in text.splitlines()}
-    return on_screen
+    in_page = {html.unescape(line) for text in quoted for line in text.splitlines()}
+    assert on_screen
+    assert on_screen <= in_page
+    return sorted(line for line in in_page if line.startswith("tempscale "))
 
 
 def recorded(folder):
