@@ -39,7 +39,8 @@ def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
     verdict = record["gate"]["verdict"]
     mark = ":white_check_mark:" if verdict == "passed" else ":x:"
     lines = [f"{mark} tempscale, night of {record['night']}: the gate {'held' if verdict == 'passed' else 'failed'}"]
-    return _post(gate, lines, [*record["gate"]["failed"], *notes(record["gate"])], f"report: {masked(folder)}/report.html")
+    others = [f"no failure: {note}" for note in notes(record["gate"])]
+    return _post(gate, lines, [*record["gate"]["failed"], *others], f"report: {masked(folder)}/report.html")
 
 
 def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: int) -> None:
