@@ -15,7 +15,7 @@ from command_line import in_process
 from rich.console import Console
 
 from tempscale_jobs.cli import records
-from tempscale_jobs.cli.start import print_as_json
+from tempscale_jobs.cli.start import print_end
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.config.strict import checked
@@ -118,7 +118,7 @@ def checked_json(command, out):
     """What --json prints of a finished run: its findings are those of the table, which has each figure once."""
     printed = StringIO()
     with redirect_stdout(printed):
-        print_as_json(command, SimpleNamespace(storage=Storage(str(out))))
+        print_end(SimpleNamespace(command=command), SimpleNamespace(storage=Storage(str(out))), True)
     data, stored = json.loads(printed.getvalue()), Findings.stored(read_tables(out))
     assert data["run"] == str(out)
     assert [row | {"command": ""} for row in data["findings"]] == [row | {"command": ""} for row in stored.as_data()]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from tempscale_jobs.cli.options import CONFIG, HELP_ALL, JSON, PLAN, RESUME, ManyOptions, configured
-from tempscale_jobs.cli.start import EXIT_CODES, NO_GATE, addresses, begun, print_as_json
+from tempscale_jobs.cli.start import EXIT_CODES, NO_GATE, addresses, begun, print_end
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.correct import CorrectConfig
 from tempscale_jobs.config.diagnose import DiagnoseConfig
@@ -59,12 +59,7 @@ def audit(config: AuditConfig, console: Console, resume: bool, plan: bool, as_js
             raise
         judged = run.storage.read_json(DONE)["gate"]
         journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"], *notes(judged)])
-    if as_json:
-        print_as_json("audit", run)
-    elif config.execution.log_format == "text":
-        from tempscale_jobs.audit.terminal import close
-
-        close(run)
+    print_end(config, run, as_json)
     return 1 if judged["verdict"] == "failed" else 0
 
 
@@ -88,12 +83,7 @@ def pairs(config: PairsConfig, console: Console, resume: bool, as_json: bool = F
         from tempscale_jobs.pairs.run import pairs as run_pairs
 
         run = run_pairs(config, journal, fresh=not resume)
-    if as_json:
-        print_as_json("pairs", run)
-    elif config.execution.log_format == "text":
-        from tempscale_jobs.pairs.terminal import close
-
-        close(run)
+    print_end(config, run, as_json)
     return 0
 
 
@@ -114,12 +104,7 @@ def diagnose(config: DiagnoseConfig, console: Console, resume: bool, as_json: bo
         from tempscale_jobs.diagnose.run import diagnose as run_diagnose
 
         run = run_diagnose(config, journal, fresh=not resume)
-    if as_json:
-        print_as_json("diagnose", run)
-    elif config.execution.log_format == "text":
-        from tempscale_jobs.diagnose.terminal import close
-
-        close(run)
+    print_end(config, run, as_json)
     return 0
 
 
@@ -143,12 +128,7 @@ def evaluate(config: EvaluateConfig, console: Console, resume: bool, as_json: bo
         from tempscale_jobs.evaluate.run import evaluate as run_evaluate
 
         run = run_evaluate(config, journal, fresh=not resume)
-    if as_json:
-        print_as_json("evaluate", run)
-    elif config.execution.log_format == "text":
-        from tempscale_jobs.evaluate.terminal import close
-
-        close(run)
+    print_end(config, run, as_json)
     return 0
 
 
@@ -170,12 +150,7 @@ def tune(config: TuneConfig, console: Console, resume: bool, as_json: bool = Fal
         from tempscale_jobs.tune.run import tune as run_tune
 
         run = run_tune(config, journal, fresh=not resume)
-    if as_json:
-        print_as_json("tune", run)
-    elif config.execution.log_format == "text":
-        from tempscale_jobs.tune.terminal import close
-
-        close(run)
+    print_end(config, run, as_json)
     return 0
 
 
@@ -197,10 +172,5 @@ def correct(config: CorrectConfig, console: Console, resume: bool, as_json: bool
         from tempscale_jobs.correct.run import correct as run_correct
 
         run = run_correct(config, journal, fresh=not resume)
-    if as_json:
-        print_as_json("correct", run)
-        return 0
-    from tempscale_jobs.correct.terminal import close
-
-    close(run)
+    print_end(config, run, as_json)
     return 0

@@ -103,11 +103,16 @@ def answer(command: Callable[[Console], int | None]) -> None:
         raise typer.Exit(code)
 
 
-def print_as_json(command: str, run: Run) -> None:
-    """Print what a finished run of a command found as one JSON document."""
+def print_end(config: Any, run: Run, as_json: bool) -> None:
+    """Print what a finished run found: one JSON document, or its ending; nothing where the log is JSON."""
     from importlib import import_module
 
-    print(import_module(f"tempscale_jobs.{command}.terminal").document(run).as_json())
+    if as_json or config.execution.log_format == "text":
+        terminal = import_module(f"tempscale_jobs.{config.command}.terminal")
+        if as_json:
+            print(terminal.document(run).as_json())
+        else:
+            terminal.close(run)
 
 
 def _note(error: Exception, out: str) -> None:
