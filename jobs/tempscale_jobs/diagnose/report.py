@@ -43,7 +43,7 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
         corpus=[str(corpus.get("source", "–")), f"{read}{count(corpus['analysed'], 'text')}"],
         models={model: [count(number, "layer")] for model, number in layers.iter_rows()},
     )  # fmt: skip
-    together = _side_by_side(_labelled(tables)) if len(parts) > 1 else []
+    together = _side_by_side(labelled(tables)) if len(parts) > 1 else []
     left_out = filter(None, [_left_out(run)])
     return Report("Why do these embeddings collapse?", where, parts, [*left_out], before=together, after=[made])
 
@@ -57,7 +57,7 @@ def _left_out(run: dict[str, Any]) -> str:
 
 def parts_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], prefix: str = "m") -> list[Part]:
     """What a report says of each model; `prefix` begins the ids."""
-    tables = _labelled(tables)
+    tables = labelled(tables)
     edges = run["config"]["diagnosis"]["intervals"]
     names = tables["layer_summary"]["model"].unique(maintain_order=True)
     return [_part(f"{prefix}{place}", name, tables, edges) for place, name in enumerate(names)]
@@ -67,7 +67,7 @@ def _names(tables: dict[str, pl.DataFrame]) -> dict[str, str]:
     return labels(tables["layer_summary"]["temperature"].unique(maintain_order=True))
 
 
-def _labelled(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+def labelled(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """The tables with a short label in place of each temperature."""
     names = _names(tables)
     tables = tables | {"findings": (Findings.stored(tables) or decide(tables)).frame()}

@@ -8,10 +8,9 @@ import polars as pl
 
 from tempscale_jobs.diagnose import words
 from tempscale_jobs.diagnose.findings import decide
-from tempscale_jobs.diagnose.report import parts_of
+from tempscale_jobs.diagnose.report import labelled, parts_of
 from tempscale_jobs.report.findings import Document, Findings
 from tempscale_jobs.report.screen import Ending, print_ending
-from tempscale_jobs.report.text import labels
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.urls import masked
 
@@ -25,14 +24,13 @@ def close(run: Run) -> None:
 
 def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -> Ending:
     """What is said of a diagnosis, from its tables, the content of run.json and the name of its folder."""
-    names = labels(tables["layer_summary"]["temperature"].unique(maintain_order=True))
-    labelled = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
-    models = labelled["layer_summary"]["model"].unique(maintain_order=True).to_list()
-    answers = [" ".join(_sentences(labelled, model, record["config"]["diagnosis"]["intervals"])) for model in models]
+    tables = labelled(tables)
+    models = tables["layer_summary"]["model"].unique(maintain_order=True).to_list()
+    answers = [" ".join(_sentences(tables, model, record["config"]["diagnosis"]["intervals"])) for model in models]
     said = Ending(answers, f"report  {root}/report.html")
     if len(models) > 1:
         return said._replace(answers=[f"{model}: {answer}" for model, answer in zip(models, answers, strict=True)])
-    mean = labelled["layer_summary"].filter(pl.col("interval").is_null())
+    mean = tables["layer_summary"].filter(pl.col("interval").is_null())
     first = mean.filter(pl.col("temperature") == mean["temperature"].first())
     means = [(label, first[column].drop_nulls().mean()) for label, column in _FIGURES]
     return said._replace(figures=[f"{label} {value:.4f}" for label, value in means if value is not None])

@@ -33,25 +33,25 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     if cells := run.get("missing"):
         are, them = ("is", "it") if cells == 1 else ("are", "them")
         missing = [f"{count(cells, 'cell')} {are} missing: the run is incomplete, and the same command scores {them}."]
-    before, made = _together(_labelled(tables, names)), how_made(run, "how_evaluate", names)
+    before, made = _together(labelled(tables, names)), how_made(run, "how_evaluate", names)
     return Report("Does an attention temperature help?", where, parts, missing, before=before, after=[made])
 
 
 def parts_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], prefix: str = "m") -> list[Part]:
     """What a report says of each model; `prefix` begins the ids."""
-    labelled = _labelled(tables, labels(tables["evaluation"]["temperature"].unique(maintain_order=True)))
-    every = labelled["evaluation"]["model"].unique(maintain_order=True)
+    tables = labelled(tables, labels(tables["evaluation"]["temperature"].unique(maintain_order=True)))
+    every = tables["evaluation"]["model"].unique(maintain_order=True)
     return [
-        _part(f"{prefix}{place}", name, labelled, run["config"]["analysis"]["intervals"]) for place, name in enumerate(every)
+        _part(f"{prefix}{place}", name, tables, run["config"]["analysis"]["intervals"]) for place, name in enumerate(every)
     ]
 
 
-def _labelled(tables: dict[str, pl.DataFrame], names: dict[str, str]) -> dict[str, pl.DataFrame]:
+def labelled(tables: dict[str, pl.DataFrame], names: dict[str, str]) -> dict[str, pl.DataFrame]:
     """The tables of a page, with labels in place of temperatures and tasks."""
     tables = tables | {"findings": (Findings.stored(tables) or decide(tables)).frame()}
-    labelled = {key: table for key, table in tables.items() if key not in ("evaluation_items", "evaluation_relevant")}
-    labelled = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in labelled.items()}
-    return {key: named(table) if "split" in table.columns else table for key, table in labelled.items()}
+    tables = {key: table for key, table in tables.items() if key not in ("evaluation_items", "evaluation_relevant")}
+    tables = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
+    return {key: named(table) if "split" in table.columns else table for key, table in tables.items()}
 
 
 def _part(place: str, name: str, tables: dict[str, pl.DataFrame], edges: list[int]) -> Part:

@@ -7,17 +7,14 @@ from typing import Any
 import polars as pl
 
 from tempscale_jobs.evaluate import words
-from tempscale_jobs.evaluate.charts import named
 from tempscale_jobs.evaluate.findings import decide
-from tempscale_jobs.evaluate.report import parts_of
+from tempscale_jobs.evaluate.report import labelled, parts_of
 from tempscale_jobs.report.findings import Document, Findings
 from tempscale_jobs.report.screen import Ending, print_ending
 from tempscale_jobs.report.text import count, labels
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.urls import masked
 
-_ON_ITEMS = ("evaluation_items", "evaluation_relevant")
-"""Tables of which nothing is said."""
 _MOST = 4
 
 
@@ -32,19 +29,16 @@ def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -
         labels(tables["evaluation"]["temperature"].unique(maintain_order=True)),
         record["config"]["analysis"]["intervals"],
     )
-    labelled = {
-        key: (named(table) if "split" in table.columns else table).with_columns(pl.col("temperature").replace(names))
-        for key, table in tables.items()
-        if key not in _ON_ITEMS and "temperature" in table.columns
-    }
-    models = labelled["evaluation"]["model"].unique(maintain_order=True).to_list()
+    tables = labelled(tables, names)
+    models = tables["evaluation"]["model"].unique(maintain_order=True).to_list()
     answers = [
-        _answer({key: table.filter(pl.col("model") == model) for key, table in labelled.items()}, edges) for model in models
+        _answer({key: table.filter(model=model) for key, table in tables.items() if "model" in table.columns}, edges)
+        for model in models
     ]
     said = Ending(answers, f"report  {root}/report.html")
     if len(models) > 1:
         return said._replace(answers=[f"{model}: {answer}" for model, answer in zip(models, answers, strict=True)])
-    first = labelled["evaluation"].filter(pl.col("score").is_not_null()).unique("name", keep="first", maintain_order=True)
+    first = tables["evaluation"].filter(pl.col("score").is_not_null()).unique("name", keep="first", maintain_order=True)
     scores = [f"{row['name']} {row['score']:.4f} ({row['metric']})" for row in first.to_dicts()]
     more = [f"and {count(len(scores) - _MOST + 1, 'task')} more"] if len(scores) > _MOST else []
     return said._replace(figures=[*scores[: _MOST - len(more)], *more])
