@@ -1147,7 +1147,74 @@ MODELS = Subject(
     ),
 )
 
+FINDINGS = Subject(
+    "what is said of a figure",
+    (
+        "tests/jobs/audit/test_findings.py",
+        "tests/jobs/audit/test_advice.py",
+        "tests/jobs/audit/test_first_screen.py",
+        "tests/jobs/nights/test_night_findings.py",
+        "tests/jobs/tune/test_tune_findings.py",
+        "tests/jobs/evaluate/test_evaluate_findings.py",
+        "tests/jobs/diagnose/test_diagnose_findings.py",
+    ),
+    of(
+        f"{JOBS}/report/findings.py",
+        ("state", "abs(value - expected) <= z * error", "abs(value) <= z * error"),
+        ("state", "abs(value - expected) <= z * error", "abs(value - expected) <= error"),
+        ("state", 'return "up" if value > expected else "down"', 'return "up" if value > 0 else "down"'),
+        ("state", 'return "absent" if value is None else "unknown"', 'return "absent"'),
+        ("measured", 'return "absent" if value is None else "measured"', 'return "measured"'),
+        ("finding", 'found if state == "absent" else found._replace(**grounds)', "found._replace(**grounds)"),
+    )
+    + of(
+        f"{JOBS}/audit/findings.py",
+        ("_exposures", "1 - 0.025 / max(1, len(tested))", "1 - 0.025"),
+        ("_exposures", 'r["exposure_se_superpopulation"] if r in tested else None', 'r["exposure_se_superpopulation"]'),
+        ("_exposures", 'state(r["exposure"], error, 1.0, z)', 'state(r["exposure"], error, 0.0, z)'),
+        ("exposures", 'pl.col("k") == pl.col("k").max()', 'pl.col("k") == pl.col("k").min()'),
+        ("exposures", 'pl.col("asked_by") == asked_by', "True"),
+        ("_of_row", 'effect["figure"] in CHANGES', "True"),
+    )
+    + of(
+        f"{JOBS}/audit/advice.py",
+        ("_more_texts", 'state not in ("absent", "unknown")', 'state != "absent"'),
+        ("_truncated", 'row["truncated_share"] < _CUT', "False"),
+        ("_some_win", 'found.at(exposed(...), row).state == "up"', "True"),
+        ("_collapse", 'found.at(name, row).state == "up"', "found.at(name, row).is_beyond_noise"),
+        ("advice", "lines[:_MOST] or ...", "lines or ..."),
+    )
+    + of(
+        f"{JOBS}/audit/verdict.py",
+        ("_lowered", 'gap.state != "up" or not changes', "not changes"),
+        ("_lowered", '[change for change in changes if change.state == "down"]', "changes"),
+    )
+    + of(
+        f"{JOBS}/nights/findings.py",
+        ("_change", "value is not None and abs(value) <= SAME", "False"),
+        ("_is_comparable", "all(row[end] == before[end] for end in ENDS.get(figure, ()))", "True"),
+    )
+    + of(
+        f"{JOBS}/tune/findings.py",
+        ("_by_resampling", 'row["held_low"] > 0', 'row["held_high"] > 0'),
+        ("_change", 'figure == "held_score"', "False"),
+    )
+    + of(
+        f"{JOBS}/evaluate/findings.py",
+        ("_by_length", 'row["change_se"] if row["items"] >= TEXTS_FOR_AN_INTERVAL else None', 'row["change_se"]'),
+        ("_of_end", 'row["change_se"] or None', 'row["change_se"]'),
+        ("decide", "change.temperature != first", "True"),
+    )
+    + of(
+        f"{JOBS}/diagnose/findings.py",
+        ("_state", "n < VALUES_FOR_A_SENTENCE", "False"),
+        ("_state", "float(stdtrit(freedom, 0.975))", "1.96"),
+        ("_length", "error = finite(documents_error(...))", "pass"),
+        ("_length", 'pl.col("len") >= VALUES_FOR_A_SENTENCE', 'pl.col("len") >= 0'),
+    ),
+)
+
 SUBJECTS = (
     GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
-    BOMBS, DEVICES, TOGETHER, ACTORS, MODELS,
+    BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS,
 )  # fmt: skip
