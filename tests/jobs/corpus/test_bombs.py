@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -117,6 +118,16 @@ def test_the_size_of_a_dictionary_is_in_its_header(compression, texts):
     expected = sum(4 + len(text) for text in set(texts))  # Each value after its length.
     found = readers.dictionary_bytes(sink, cell)
     assert found == (expected if cell.total_uncompressed_size >= readers.SMALL_COLUMN else 0)
+
+
+@pytest.mark.parametrize("header", [b"", b"\x15\x80", b"\x15\x80\x80", b"\x00\x15\x02"])
+def test_a_dictionary_whose_header_cannot_be_read_counts_as_large_as_its_column(header):
+    cell = SimpleNamespace(
+        physical_type="BYTE_ARRAY", has_dictionary_page=True, total_uncompressed_size=10**9, dictionary_page_offset=4
+    )
+    assert readers.dictionary_bytes(io.BytesIO(b"PAR1" + header), cell) in (10**9, 0)
+    whole = b"PAR1" + b"\x15\x04" + b"\x15\x80\x01"  # Fields of 2 and 64, zigzag.
+    assert readers.dictionary_bytes(io.BytesIO(whole), cell) == 64
 
 
 # --- the same lines as before -----------------------------------------------------------------------------------------

@@ -172,3 +172,10 @@ def test_a_preview_counts_the_usable_texts_and_leaves_nothing_behind(tmp_path):
     )
     assert ([text.text for text in found], usable) == (["a", "c"], 2)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_text_without_a_document_is_its_own_where_others_have_one(tmp_path):
+    index, *_ = read(tmp_path, write(tmp_path / "a.csv", b"id,text,of\n1,a,7\n2,b,\n3,c,9\n"), document_column="of")
+    found = shards.documents_of(Storage(str(tmp_path / "run")), index, {"1", "2"})
+    assert found["2"] == rows.own_document("2")
+    assert found["1"] != rows.own_document("1")

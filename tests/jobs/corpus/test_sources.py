@@ -5,6 +5,7 @@ import gzip
 import http.server
 import itertools
 import json
+import os
 import sys
 import threading
 import types
@@ -17,7 +18,7 @@ from whole_run import sharded
 
 from tempscale_jobs import urls
 from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.corpus import readers, sources
+from tempscale_jobs.corpus import hub, readers, sources, units
 from tempscale_jobs.corpus.preview import preview
 from tempscale_jobs.corpus.shards import TextShards
 from tempscale_jobs.errors import UsageError
@@ -287,3 +288,27 @@ def test_a_module_that_is_no_python_costs_only_its_own_docstrings(tmp_path, monk
     assert [(row.id, row.text) for row in found] == [
         (folder.name, "The package."), (f"{folder.name}.c.f", "A function."),
     ]  # fmt: skip
+
+
+# Pipes, and what cannot be divided.
+
+
+def test_a_pipe_whose_rows_must_be_read_again_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(UsageError, match=r"pipe\.jsonl"):
+        sources.check_not_a_pipe(configured(tmp_path / "pipe.jsonl").corpus, None)
+    sources.check_not_a_pipe(configured(write(tmp_path / "file.jsonl", b'{"text": "a"}\n')).corpus, None)
+
+
+def test_what_cannot_be_divided_is_one_unit_and_a_data_set_has_one_for_each_of_its_shards(tmp_path, monkeypatch):
+    def pieces(source):
+        section = configured(source, unit_bytes=10**6).corpus
+        return [unit.pieces for unit in units.plan(section, TEXT, section, None)]
+
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    monkeypatch.setattr(hub, "is_dataset", lambda source: True)
+    monkeypatch.setattr(hub, "shards", lambda source: 1)
+    for source in ("docstrings:pyarrow", tmp_path / "pipe.jsonl", "hf:somebody/something"):
+        assert pieces(source) == [(units.SourcePart("source", bytes=0),)]
+    monkeypatch.setattr(hub, "shards", lambda source: 3)
+    assert len(pieces("hf:somebody/something")) == 3

@@ -287,3 +287,20 @@ def test_sizes_and_digests_are_those_of_the_files(tmp_path):
     assert storage.digests(["z", "a/x"]) == [one, one]
     with pytest.raises(Damaged):
         storage.digests(["none"])
+
+
+def test_a_folder_is_removed_where_it_holds_no_file(storage):
+    storage.write("texts/kept.json", b"{}")
+    storage.remove_empty("texts")
+    assert storage.exists("texts/kept.json")
+    storage.remove("texts/kept.json")
+    storage.remove_empty("texts")
+    storage.remove_empty("nothing")
+    assert not storage.exists("texts")
+
+
+def test_columns_of_a_later_version_are_null_in_an_earlier_table(storage):
+    storage.write_table("t.parquet", pa.table({"a": [1, 2], "b": ["x", "y"]}))
+    found = storage.read_table("t.parquet", ["a"], {"c": pa.int64(), "b": pa.string()})
+    assert found.to_pydict() == {"a": [1, 2], "b": ["x", "y"], "c": [None, None]}
+    assert found.schema.field("c").type == pa.int64()

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from whole_run import as_lines, audited, digests, paired, read_parts, read_record, read_tables, rejected
+from whole_run import as_lines, audited, digests, read_parts, read_record, rejected
 
 from tempscale import Encoder, Temperature
 from tempscale.model.budgets import TOKEN_BUDGET
@@ -90,21 +90,6 @@ def test_texts_that_the_tokenizer_fails_on_are_recorded_and_change_no_other(run,
         pairs = [pl.read_parquet(tmp_path / name / "tables" / "socm_pairs.parquet") for name in ("with", "without")]
         assert len(pairs[0]) >= 10
         assert pairs[0].equals(pairs[1])
-
-
-@pytest.mark.soak
-def test_pairs_with_a_text_that_the_tokenizer_fails_on_are_rejected(texts, strict_model, tmp_path):
-    rows = [{"id": f"p{k}", "text_a": texts[k]["text"], "text_b": texts[k + 1]["text"]} for k in range(8)]
-    rows[3]["text_b"] = "\U0001f4a5"
-    (tmp_path / "pairs.jsonl").write_text(as_lines(rows))
-    settings = {"out": str(tmp_path / "run"), "pairs": {"source": str(tmp_path / "pairs.jsonl")}}
-    settings |= {"embedding": {"models": [str(strict_model)]}, "execution": {"workers": 2}}
-    paired(settings)
-    assert set(read_tables(tmp_path / "run")["pairs"]["pair_id"]) == {f"p{k}" for k in range(8)} - {"p3"}
-    assert set(rejected(tmp_path / "run")) == {"p3"}
-    (tmp_path / "pairs.jsonl").write_text(as_lines(rows[3:4]))
-    with pytest.raises(UsageError, match="strict: the tokenizer"):
-        paired(settings | {"out": str(tmp_path / "none")})
 
 
 def test_groups_of_texts_in_chunks_have_the_pairs_of_texts_and_not_of_chunks(run, texts, small_model, tmp_path):

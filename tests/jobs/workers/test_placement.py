@@ -321,6 +321,20 @@ def test_every_node_proves_that_it_shares_the_folders(cluster, tmp_path, monkeyp
     assert not list((tmp_path / "run").glob(f"{shared.PROOF}*"))
 
 
+def test_a_node_that_gives_no_answer_ends_the_run_and_tasks_run_where_their_files_are(cluster, tmp_path, monkeypatch):
+    out, file = Storage(str(tmp_path / "run")), tmp_path / "corpus.jsonl"
+    file.write_text("{}")
+    assert shared.that_sees([]) == shared.that_sees([str(file)]) == {}
+    here = {"label_selector": {shared.NODE_LABEL: ray.get_runtime_context().get_node_id()}}
+    for last in (False, None):  # It does not see the file; it gives no answer.
+        answers = lambda ask, nodes, last=last, **how: [(node, last if k else True) for k, node in enumerate(nodes)]  # noqa: E731
+        monkeypatch.setattr(shared, "ask_nodes", answers)
+        assert shared.that_sees([str(file)]) == here
+    monkeypatch.setattr(shared, "ask_nodes", lambda ask, nodes, **how: dict.fromkeys(nodes).items())
+    with pytest.raises(IncompleteRun):
+        shared.check_shared([("--out", out)], [])
+
+
 def test_a_node_answers_for_each_folder_and_model(tmp_path):
     """Folders that it sees and can write, that it does not see, and whose files it cannot write."""
     folders = [tmp_path / name for name in ("shared", "its own", "read-only")]

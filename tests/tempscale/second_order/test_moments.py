@@ -110,13 +110,6 @@ def test_a_token_of_zeros_is_kept_without_a_direction():
     assert float(found.spread) == pytest.approx(1.0)
 
 
-def test_on_real_texts_they_equal_the_equations(token_embeddings):
-    for tokens in token_embeddings[:10]:
-        found = alone(tokens)
-        assert float(found.spread) == pytest.approx(oracles.spread(tokens.numpy()), rel=1e-5)
-        assert float(found.within_cosine) == pytest.approx(oracles.within_cosine(tokens.numpy()), rel=1e-5)
-
-
 # --- covariance factor ------------------------------------------------------------------------------------------------
 
 

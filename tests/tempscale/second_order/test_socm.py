@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tempscale.measures import pairwise_socm
 from tempscale.second_order import nuclear
 from tempscale.second_order.moments import covariance_factor
-from tempscale.second_order.socm import Socm, cross_nuclear_norms, socm, socm_tile, socm_value, traces
+from tempscale.second_order.socm import cross_nuclear_norms, socm, socm_value, traces
 
 DOUBLE = torch.float64
 seeds = st.integers(0, 2**32)
@@ -343,21 +343,6 @@ def test_pairwise_is_symmetric_and_each_entry_is_that_pair(lengths, seed):
         for j, x2 in enumerate(texts):
             expected = torch.stack(socm(x1, x2))
             torch.testing.assert_close(torch.stack([value[i, j] for value in found]), expected, atol=1e-6 * scale, rtol=1e-6)
-
-
-def test_a_tile_equals_the_block_of_all_pairs():
-    texts = corpus([4, 1, 9, 2, 14, 6, 3], seed=5)
-    whole = pairwise_socm(texts)
-    parts = [covariance_factor(x) for x in texts]
-    rows, columns = [0, 2, 4], [1, 3, 5, 6]
-    tile = socm_tile(
-        torch.stack([parts[i][0] for i in rows]), [parts[i][1] for i in rows],
-        torch.stack([parts[j][0] for j in columns]), [parts[j][1] for j in columns],
-    )  # fmt: skip
-    assert isinstance(tile, Socm)
-    for found, expected in zip(tile, whole, strict=True):
-        assert found.shape == (3, 4)
-        torch.testing.assert_close(found, expected[rows][:, columns], atol=1e-7, rtol=1e-7)
 
 
 @pytest.mark.parametrize("regularization", [0.0, 1e-9])

@@ -11,22 +11,15 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from prepared import laid_out
 
 from tempscale import Encoder
-from tempscale.collapse.aggregates import Block
-from tempscale.collapse.cosine import cosine_tile
-from tempscale.collapse.exposure import exposure
 from tempscale.collapse.length import CosineSums, Moments, interval_of, text_means
 from tempscale.second_order.socm import socm_square
 from tempscale.stats.errors import finite_population, within_error
-from tempscale.stats.groups import texts_of_a_group
-from tempscale_jobs.audit.summary import Replicates, Sampled
+from tempscale_jobs.audit.summary import Sampled
 from tempscale_jobs.config import sections
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.steps import cosine
-from tempscale_jobs.steps.dealing import Dealt
-from tempscale_jobs.steps.group_tables import Cells, MeasuredGroups, with_all
 from tempscale_jobs.steps.socm_tables import Sample, cells
 
 pytestmark = pytest.mark.soak  # Thousands of draws, a minute of them.
@@ -256,78 +249,5 @@ def test_errors_of_socm_hold_for_a_corpus_without_end_and_for_one_of_which_half_
     check(covered(lambda random: socm_figures(corpus, draw(random), correction), socm_truth(corpus, again), SOCM_DRAWS))
 
 
-def dealt_figures(corpus, texts, groups, random):
-    """What the summary and the socm table say of groups dealt from these texts, and what the other temperature changes."""
-    interval, tokens = corpus.interval[texts], corpus.tokens[texts]
-    sizes = texts_of_a_group(np.bincount(interval, minlength=3), groups)
-    own = [random.permutation(np.flatnonzero(interval == a))[: groups * size] for a, size in enumerate(sizes)]
-    place = np.concatenate(own)
-    group = np.concatenate([np.arange(len(mine)) // size for mine, size in zip(own, sizes, strict=True)])
-    first, second = np.nonzero(np.triu(group[:, None] == group, 1))
-    ids = np.array([f"t{k}" for k in range(len(texts))], dtype=object)
-    layout = laid_out(ids, tokens, interval, corpus.edges)
-    dealt = [Dealt(ids[place[group == k]].tolist(), k) for k in range(groups)]
-    estimates = []
-    for tau in TAUS:
-        value = socm_values(corpus, tau)[texts[place[first]], texts[place[second]]]
-        found = MeasuredGroups(
-            ids[place], tokens[place], np.zeros(len(place)), group[first], first, second, value, value, value
-        )
-        cells = Cells.of(found, layout, dealt, None)
-        sums = cells.sums(value)
-        means = np.array(with_all(cells, sums, layout.texts_by_interval()), dtype=float)
-        estimates.append((cells, sums, Replicates(sums.replicates(cells.weights), len(place), means, layout, True)))
-    cells, sums, before = estimates[0]
-    figures = {name: cells.estimate(sums, k) for k, name in enumerate(cells.names)}
-    totals = [own.weighted(cells.weights) for _, own, _ in estimates]
-    figures["mean"] = totals[0], before.errors()[0]
-    return figures | {("change", "mean"): (totals[1] - totals[0], estimates[1][2].less(before).errors()[0])}
-
-
-@pytest.mark.parametrize("groups", [16, 32])
-def test_errors_of_groups_hold_for_another_corpus(corpus, groups):
-    """Another corpus also holds other shares of the length intervals."""
-
-    def figures(random):
-        return dealt_figures(corpus, random.integers(0, PAIRED, 300), groups, random)
-
-    check(covered(figures, socm_truth(corpus, again=True)))
-
-
 # --- exposure ---------------------------------------------------------------------------------------------------------
 # Exposure depends on how many texts there are, so what it should be is its own mean over samples of that size.
-
-
-def block(corpus, drawn):
-    drawn = drawn[np.argsort(corpus.interval[drawn], kind="stable")]
-    return Block(corpus.embeddings[1.0][drawn], corpus.interval[drawn], np.arange(len(drawn), dtype=np.int32))
-
-
-def exposure_figures(label, interval, own, population=np.inf):
-    figures = {}
-    for k in (1, 5):
-        found = exposure(label[:, :k], interval, 3, own, population=population)
-        figures |= {(k, b): (found.exposure[b], found.corrected[b]) for b in range(3)}
-    return figures
-
-
-@pytest.mark.parametrize("population", [300, 600, ALL])
-def test_errors_of_exposure_hold(corpus, population):
-    def figures(random):
-        texts = block(corpus, random.permutation(population)[:150])
-        label = cosine_tile(texts, texts, 3, diagonal=True, neighbours=5).rows.label
-        return exposure_figures(label, texts.interval, own=True, population=population)
-
-    check(covered(figures, None))
-
-
-@pytest.mark.parametrize("asking", [50, 300])
-def test_errors_of_exposure_to_queries_hold(corpus, asking):
-    def figures(random):
-        drawn = random.permutation(ALL)
-        texts, queries = block(corpus, drawn[:150]), corpus.embeddings[1.0][drawn[150 : 150 + asking]]
-        rows = Block(queries, np.zeros(asking, dtype=np.int64), np.arange(asking, dtype=np.int32))
-        label = cosine_tile(rows, texts, 3, diagonal=False, neighbours=5).rows.label
-        return exposure_figures(label, texts.interval, own=False)
-
-    check(covered(figures, None))
