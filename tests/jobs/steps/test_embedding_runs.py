@@ -116,7 +116,9 @@ def test_a_text_with_a_number_that_is_none_is_rejected(run, texts, small_model, 
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     poisoned = [row | {"text": row["text"] + " quantum"} if k in (7, 31) else row for k, row in enumerate(texts)]
     record, found = run("run", poisoned, folder)
-    assert rejected(tmp_path / "run") == dict.fromkeys(("t007", "t031"), "broken: it gives no finite embedding")
+    reasons = rejected(tmp_path / "run")
+    assert set(reasons) == {"t007", "t031"}
+    assert all(reason.startswith("broken: ") for reason in reasons.values())
     assert record["corpus"]["rejected_by_models"] == 2
     (model,) = record["models"].values()
     assert (model["token_budget"], model["tokens_per_second"]) == (TOKEN_BUDGET, {})  # The encoder's own.
@@ -126,7 +128,7 @@ def test_a_text_with_a_number_that_is_none_is_rejected(run, texts, small_model, 
     np.testing.assert_allclose(np.stack(found["embedding"].to_list()), expected.embeddings.numpy(), atol=1e-6)
     summary = pl.read_parquet(tmp_path / "run" / "tables" / "collapse_summary.parquet")
     assert summary["texts"].unique().to_list() == [TEXTS - 2]
-    with pytest.raises(UsageError, match="broken: it gives no finite embedding"):
+    with pytest.raises(UsageError, match="broken: "):
         run("none", [poisoned[7], poisoned[31]], folder)
 
 

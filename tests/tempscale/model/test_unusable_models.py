@@ -6,7 +6,6 @@ import shutil
 import pytest
 from sentence_transformers_cases import change, tokenizer
 
-from tempscale.model import checkpoint
 from tempscale.model.checkpoint import ModelError, check_weights, resolve
 from tempscale.model.encoder import Encoder
 from tempscale.model.loading import check_shapes
@@ -242,9 +241,10 @@ def test_a_folder_beside_the_stages_of_a_model_is_a_model_of_its_own(whole, tmp_
         resolve(str(first))
 
 
-def test_a_file_of_settings_that_is_too_long_is_not_read(whole, tmp_path, monkeypatch):
+def test_a_file_of_settings_that_is_too_long_is_not_read(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "model")
-    monkeypatch.setattr(checkpoint, "_LARGEST_JSON_BYTES", 100)
+    with (folder / "config.json").open("ab") as stream:
+        stream.truncate((1 << 28) + 1)  # Without blocks on the disk.
     with pytest.raises(ModelError, match=r"config\.json"):
         Encoder.load(folder)
 

@@ -149,7 +149,7 @@ def test_the_covariance_is_differentiable(n):
     [[[0.0, 0.0]] * 3, [[1.0, -2.0], [-1.0, 2.0]], *([[1.0, value]] * 2 for value in (math.nan, math.inf, -math.inf))],
 )
 def test_a_mean_that_is_zero_or_not_finite_is_refused(tokens):
-    with pytest.raises(ValueError, match="zero or not finite"):
+    with pytest.raises(ValueError, match="zero"):
         covariance_factor(torch.tensor(tokens))
     assert not torch.isfinite(alone(torch.tensor(tokens)).spread)
 
@@ -207,12 +207,6 @@ def test_tokens_with_nothing_in_common_and_one_large_dimension_are_kept(n, dim, 
     for own in (tokens, 1e8 * tokens, torch.cat([tokens, 30 + tokens[:, :1]], dim=1), tokens[:1].expand(n, dim)):
         assert torch.isfinite(covariance_factor(own)[0]).all()
         assert torch.isfinite(alone(own).spread).all()
-
-
-def test_texts_of_a_real_model_are_far_from_the_bound(token_embeddings):
-    assert len(token_embeddings) > 5
-    for tokens in token_embeddings:
-        assert float(alone(tokens).spread) < 1e-6 * 2.0**40 / len(tokens)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (4,), (2, 3, 4)])
