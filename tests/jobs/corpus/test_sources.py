@@ -16,6 +16,7 @@ import pytest
 from random_inputs import COMPRESS
 from whole_run import sharded
 
+from tempscale_jobs import urls
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.corpus import hub, readers, sources, units
 from tempscale_jobs.corpus.preview import preview
@@ -243,6 +244,16 @@ def test_sentences_about_web_sources_hold_no_secret(web, name, data):
     with pytest.raises(UsageError, match=name) as caught:
         sharded(Storage(str(folder / "run")), configured(f"{address}/{name}?token=SECRET", folder / "run"))
     assert "SECRET" not in str(caught.value)
+
+
+def test_errors_of_others_are_told_without_secrets():
+    source = "http://bob:SE'CRET@127.0.0.1:9/x.jsonl?token=SEC RET"
+    error = OSError(f"cannot reach '{source}' nor https://bob:SECRET@host/?SECRET\nmore")
+    reason = urls.reason(error, source)
+    assert reason == "cannot reach 'http://***@127.0.0.1:9/x.jsonl?***' nor https://***@host/?***"
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1:9") as caught:
+        rows(source)
+    assert "SEC" not in str(caught.value)
 
 
 def test_a_module_that_is_no_python_costs_only_its_own_docstrings(tmp_path, monkeypatch):

@@ -256,14 +256,3 @@ def test_tokens_of_one_length_have_the_spread_that_appendix_j_says():
     assert equal.spread == pytest.approx(1 / float(equal.within_cosine) - 1, rel=1e-10)
     assert concentration(torch.tensor([[3.0, 4.0], [4.0, 3.0]])) == pytest.approx((0.5 / 24.5, 24.5 / 25, 0))
     assert concentration(torch.tensor([[1.0, 0.0], [3.0, 0.0]])) == pytest.approx((1 / 4, 1, 0.5))
-
-
-def test_tokens_of_a_real_model_are_not_of_one_length(minilm, real_texts):
-    encoder = Encoder.load(minilm, device="cpu")
-    (ids,) = encoder.tokenizer([real_texts[9]]).ids
-    found, x = concentration(tokens := encoder.token_embeddings(ids)), tokens.double().numpy()
-    norms = np.linalg.norm(x, axis=1)
-    assert found.norm_variation == pytest.approx(norms.std() / norms.mean(), rel=1e-10)
-    assert found.norm_variation > 0.01
-    assert found.spread == pytest.approx(spread_of(x), rel=1e-10)
-    assert found.within_cosine == pytest.approx(oracles.within_cosine(x), rel=1e-10)

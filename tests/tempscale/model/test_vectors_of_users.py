@@ -82,16 +82,6 @@ def test_the_real_model_has_its_own_window_and_the_vectors_of_its_users(minilm, 
     assert apart(as_users_have_it(encoder, texts), model.encode(texts, batch_size=4)) < 1e-5
 
 
-@pytest.mark.proof
-def test_norms_of_texts_in_chunks_are_those_of_their_mean(saved):
-    folder = saved()
-    whole, chunked = Encoder.load(folder, device="cpu"), Encoder.load(folder, max_length=12, long="chunk", device="cpu")
-    words = chunked.tokenizer(["a b c d e " * 4]).chunks()[0]
-    means = np.stack([whole.token_embeddings(ids).mean(0).numpy() for ids in words])
-    by_hand = np.average(means, axis=0, weights=[len(ids) for ids in words])
-    np.testing.assert_allclose(as_users_have_it(chunked, ["a b c d e " * 4])[0], by_hand, atol=1e-5)
-
-
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
