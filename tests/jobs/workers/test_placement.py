@@ -326,13 +326,13 @@ def test_a_node_that_gives_no_answer_ends_the_run_and_tasks_run_where_their_file
     file.write_text("{}")
     assert shared.that_sees([]) == shared.that_sees([str(file)]) == {}
     here = {"label_selector": {shared.NODE_LABEL: ray.get_runtime_context().get_node_id()}}
-    for last in (False, None):  # It does not see the file; it gives no answer.
-        answers = lambda ask, nodes, last=last, **how: [(node, last if k else True) for k, node in enumerate(nodes)]  # noqa: E731
-        monkeypatch.setattr(shared, "ask_nodes", answers)
-        assert shared.that_sees([str(file)]) == here
-    monkeypatch.setattr(shared, "ask_nodes", lambda ask, nodes, **how: dict.fromkeys(nodes).items())
+    answers = {}
+    monkeypatch.setattr(shared, "ask_nodes", lambda ask, nodes, **how: ((node, answers.get(node)) for node in nodes))
     with pytest.raises(IncompleteRun):
         shared.check_shared([("--out", out)], [])
+    for last in (False, None):  # It does not see the file; it gives no answer.
+        answers |= dict.fromkeys((node["NodeID"] for node in ray.nodes()), True) | {ray.nodes()[-1]["NodeID"]: last}
+        assert shared.that_sees([str(file)]) == here
 
 
 def test_a_node_answers_for_each_folder_and_model(tmp_path):

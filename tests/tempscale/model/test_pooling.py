@@ -11,8 +11,6 @@ from sentence_transformers_cases import change, pooling
 from tempscale.model.checkpoint import ModelError
 from tempscale.model.pooling import Head, load_head
 
-TEXTS = ["a", "b c", "the quick brown fox", "0 1 2 3 4 5 6 7 8 9", "mean pooling hides what differs", "!"]
-
 
 @pytest.fixture(scope="module")
 def bare(tiny_folder):
@@ -77,9 +75,6 @@ def test_stages_come_after_pooling_and_the_result_has_unit_length():
     found, norms = Head("mean", [torch.nn.ReLU(), linear])(hidden, torch.tensor([[True, True]]))
     np.testing.assert_allclose(found.detach(), np.array([[2, -3]]) / 13**0.5, atol=1e-6)
     np.testing.assert_allclose(norms.detach(), [13**0.5], atol=1e-6)
-
-
-# --- loaded -----------------------------------------------------------------------------------------------------------
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------
