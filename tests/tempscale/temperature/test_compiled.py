@@ -86,7 +86,7 @@ def test_other_kinds_compile_once_each_and_then_never(tiny_model):
     for kind, of_kind in zip(kinds, exact, strict=True):
         for number, (temperature, (other,)) in enumerate(zip(kind, of_kind, strict=True)):
             encoder.set_temperature(temperature)
-            near(encoder.encode_tokens(random_tokens(shapes[0])), other)
+            near(encoder.encode_tokens(random_tokens(shapes[0], 0)), other)
             if number == 0:
                 frames = counter.frame_count
         assert counter.frame_count == frames
