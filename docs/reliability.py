@@ -171,7 +171,7 @@ FAULTS = (
             "test_loaded::test_a_model_exchanged_before_it_is_loaded_ends_with_3_and_leaves_nothing",
             "test_loaded::test_a_tokenizer_is_proved_where_it_is_loaded",
             "test_loaded::test_files_exchanged_under_an_actor_write_no_part",
-            "test_loaded::test_a_worker_with_other_files_than_the_driver_is_wrong_usage",
+            "test_loaded::test_a_restarted_actor_that_finds_another_model_runs_nothing",
             "test_loaded::test_a_hub_name_means_one_revision_for_the_whole_run",
         ),
     ),
@@ -180,7 +180,7 @@ FAULTS = (
         "exit code 2, and nothing of the mixture is kept",
         (
             "test_changing::test_a_unit_whose_file_is_exchanged_is_not_read",
-            "test_changing::test_an_audit_of_a_changing_corpus_is_exit_2_and_leaves_nothing",
+            "test_changing::test_a_source_of_many_units_of_which_one_changes_keeps_nothing",
             "test_changing::test_pairs_that_change_are_refused",
             "test_changing::test_a_task_whose_files_change_is_refused",
         ),
