@@ -7,9 +7,9 @@ import subprocess
 import pytest
 from command_line import parsed
 
-from tempscale_jobs.audit.again import again, repeated
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.tune import TuneConfig
+from tempscale_jobs.report.again import again, repeated
 from tempscale_jobs.report.shell import shell_line
 from tempscale_jobs.runs.folder import described, typed
 
