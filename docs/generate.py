@@ -160,7 +160,8 @@ def configuration() -> str:
         "",
         "`tempscale evaluate` and `tune` read such a file as well. Unknown keys and wrong types are errors. If `[corpus]`",
         "has no `source`, corpus and sample sizes are those of the quick start (300 texts, 12 groups for SOCM, 48 texts for",
-        "the prefix probe). SOCM is second-order collapse, τ the attention temperature; S1 and S2 are [the papers](equations.md). Each key has its type, its default where it is not None, and its option.",
+        "the prefix probe). SOCM is second-order collapse, τ the attention temperature; S1 and S2 are",
+        "[the papers](equations.md). Each key has its type, its default where it is not None, and its option.",
         "Generated from `jobs/tempscale_jobs/config/`.",
     ]
     home: dict[Setting, str] = {}
