@@ -82,12 +82,15 @@ def lines_of(ending: Ending) -> list[tuple[str, str]]:
     An answer has a fourth line if there is room. Where there is too much to say, the figures go first, then the last
     sentences. A failed gate comes before the answer.
     """
-    *answers, figures, advice = explained([*ending.answers, ", ".join(ending.figures), ending.to_do])
+    first, last = (ending.gate, "") if ending.is_failed else ("", ending.gate)
+    first, *answers, figures, advice, last = explained(
+        [first, *ending.answers, ", ".join(ending.figures), ending.to_do, last]
+    )
     several, gate = len(answers) > 1, 3 if ending.is_failed else 1
     of_answer, of_to_do = _OF_A_MODEL if several else _OF_AN_ANSWER + 1, 2
     while True:
         answer = [(line, "bold") for text in answers for line in _fitted(text, of_answer)]
-        gates = [(line, "bold red" if ending.is_failed else "green") for line in _fitted(ending.gate, gate)]
+        gates = [(line, "bold red" if ending.is_failed else "green") for line in _fitted(first or last, gate)]
         to_do = [(line, "") for line in _fitted(advice, of_to_do)]
         lines = [
             *(gates if ending.is_failed else []), *answer, *((line, "") for line in _fitted(figures, 2)), *to_do,
