@@ -417,5 +417,5 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 def _state(row: dict[str, Any]) -> str:
     if row["gate"] == "none":
-        return "held to nothing"
+        return "not checked"
     return "failed by its gate" if row["gate"] == "failed" else "itself compared with none"
