@@ -8,11 +8,16 @@ from pages import EDGES, RUN, rendered, tables_of, without_errors
 
 from tempscale_jobs.audit import words
 from tempscale_jobs.audit.advice import advice
-from tempscale_jobs.audit.again import again
+from tempscale_jobs.report.again import again
+from tempscale_jobs.report.text import Edges, interval_name
 from tempscale_jobs.urls import masked
 
 SOURCE = "https://user:secret@host/texts.jsonl?token=abc"
-SPLIT, WIN, ITSELF = "Split long texts", "Texts of 0–99 tokens win searches", "Longer prefixes of the same texts are closer"
+SPLIT, WIN, ITSELF = (
+    "Split long texts",
+    "Texts of 0–99 tokens are returned more often",
+    "Longer prefixes of the same texts are closer",
+)
 
 
 def lines(tables=None, model=None, run=None, **figures):
@@ -46,7 +51,7 @@ def test_what_is_wrong_comes_first_and_three_lines_at_most():
     ("figures", "expected"),
     [
         ({"exposed": (1.01, 1.0, 0.99)}, [SPLIT, ITSELF]),
-        ({"exposed": (0.5, 1.0, 1.5)}, [SPLIT, "Texts of 400+ tokens win searches"]),
+        ({"exposed": (0.5, 1.0, 1.5)}, [SPLIT, "Texts of 400+ tokens are returned more often"]),
         ({"prefix": 0.001}, [SPLIT, "Long texts are closer together"]),
         ({"prefix": -0.02, "gap": -0.08}, [SPLIT]),
         ({"prefix": None, "gap": 0.001}, [SPLIT]),
@@ -59,12 +64,15 @@ def test_a_line_needs_its_reason_beyond_noise(figures, expected):
         assert line.text.startswith(start)
 
 
-@pytest.mark.words
-def test_texts_that_were_cut_are_not_called_texts_of_the_windows_length():
-    found = lines(exposed=(0.5, 1.5, 0.5))
-    assert found[1].text.startswith("Texts of 100 tokens or more, cut at 256,")
+def test_an_interval_ends_at_the_window_unless_longer_texts_are_embedded_in_chunks():
+    assert "100–256 tokens" in lines(exposed=(0.5, 1.5, 0.5))[1].text
     whole = {"config": RUN["config"] | {"embedding": RUN["config"].get("embedding", {}) | {"long": "chunk"}}}
-    assert lines(exposed=(0.5, 1.5, 0.5), run=whole)[0].text.startswith("Texts of 100–399 tokens win")
+    assert "100–399 tokens" in lines(exposed=(0.5, 1.5, 0.5), run=whole)[0].text
+    cases = (((256,), "100–256"), ((256, 512), "100–399"), ((512,), "100–399"), ((64,), "100–399"), ((0,), "100–399"))
+    for windows, name in cases:
+        models = {str(k): {"max_length": window} for k, window in enumerate(windows)}
+        assert interval_name(100, Edges.of(RUN | {"models": models})) == name
+    assert interval_name(400, Edges.of(RUN | {"models": {"m": {"max_length": 512}}})) == "400–512"
 
 
 def test_without_a_reason_nothing_needs_to_be_done():

@@ -8,7 +8,7 @@ from pages import EDGES, tables_of, without_errors
 from whole_run import read_tables
 
 from tempscale_jobs.audit.advice import advice
-from tempscale_jobs.audit.findings import decide, exposed
+from tempscale_jobs.audit.findings import by_correction, decide, exposed
 from tempscale_jobs.report.findings import Finding, Findings, changed, state
 from tempscale_jobs.runs.folder import load_tables
 from tempscale_jobs.runs.storage import Storage
@@ -32,6 +32,20 @@ def states(findings, *figures, temperature="1.0"):
 )  # fmt: skip
 def test_a_state_is_what_the_error_allows(value, error, expected):
     assert state(value, error) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "errors", "expected"),
+    [
+        (0.52, 1.29, (0.02, 0.02), "overshoots"), (1.29, 0.52, (0.02, 0.02), "overshoots"),
+        (0.52, 1.29, (0.02, 0.2), "fairer"), (0.52, 1.29, (0.2, 0.2), "noise"), (0.52, 1.29, (0.02, None), "noise"),
+        (0.52, 1.1, (0.02, 0.02), "fairer"), (0.52, 0.9, (0.02, 0.02), "fairer"), (0.9, 0.52, (0.02, 0.02), "less fair"),
+        (1.1, 1.5, (0.02, 0.02), "less fair"), (0.9, 0.88, (0.02, 0.02), "noise"), (0.0, 1.0, (0.0, 0.0), "fairer"),
+        (1.0, 0.0, (0.0, 0.0), "less fair"), (0.99, 1.2, (0.02, 0.02), "overshoots"),
+    ],
+)  # fmt: skip
+def test_what_a_correction_does_to_an_exposure(before, after, errors, expected):
+    assert by_correction(before, after, errors) == expected
 
 
 def test_a_share_is_compared_with_what_is_fair():

@@ -83,6 +83,11 @@ def test_what_a_correction_would_change_is_said_as_far_as_it_is_known():
     unknown = after.with_columns(neighbours_kept=pl.lit(None, pl.Float64), k_occurrence_skewness=pl.lit(None, pl.Float64))
     part = words.corrected(tables | {"exposure_corrected": unknown}, row, "corpus", [0, 64])
     assert "1.1" in part
+    assert "overshoots" not in whole
+    moved = after.with_columns(pl.Series("exposure", [0.7, 0.9]))
+    past = {"exposure": before, "exposure_corrected": moved}
+    past = {name: table.with_columns(exposure_se_superpopulation=0.02) for name, table in past.items()}
+    assert "overshoots" in words.corrected(past, row, "corpus", [0, 64])
     assert "2.5" not in part
     assert "75" not in part
 

@@ -17,7 +17,7 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate import analyses
 from tempscale_jobs.evaluate.findings import decide
 from tempscale_jobs.evaluate.summary import Part, mean_error, of_cell, score_errors
-from tempscale_jobs.evaluate.words import of_model
+from tempscale_jobs.evaluate.words import of_model, to_do
 from tempscale_jobs.report.text import with_error
 from tempscale_jobs.tables.evaluate import ROLES
 
@@ -67,6 +67,42 @@ KEY = {"model": "m", "tau": None, "split": "test", "subset": "default"}
 SCORE = KEY | {
     "temperature": "τ 1.0", "task": "t", "score": 0.5, "score_se": 0.1, "items": 40, "change": 0.0, "change_se": 0.0,
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "by_length", "expected"),
+    [
+        ([(0.05, 0.01)], (0.0, 0.01), [("τ 0.9", "tune")]),
+        ([(0.05, 0.01)], (-0.2, 0.01), [("τ 0.9", "tune"), ("0–23", "")]),
+        ([(0.05, 0.01)], (-0.2, 0.2), [("τ 0.9", "tune")]), ([(0.05, 0.01), (0.09, 0.01)], (0.0, 0.01), [("τ 0.8", "tune")]),
+        ([(0.01, 0.01), (0.09, 0.01)], (0.0, 0.01), [("τ 0.8", "tune")]), ([(-0.05, 0.01)], (-0.2, 0.01), [("stay", "")]),
+        ([(0.01, 0.01)], (0.2, 0.01), [("stay", "")]), ([(0.05, None)], (0.0, 0.01), [("stay", "")]),
+        ([], (0.0, 0.01), [("--tau", "")]),
+    ],
+)  # fmt: skip
+def test_what_to_do_follows_from_the_mean_score(changes, by_length, expected):
+    """Another temperature is advised only where it raises the mean score beyond noise, with the length that it harms."""
+    over = {"model": "m", "tau": None, "over": "tasks", "type": None, "tasks": 3, "relative": None, "change_spread_se": None}
+    types = [over | {"temperature": "τ 1.0", "score": 0.5, "change": 0.0, "change_se": 0.0}]
+    labels = ("τ 0.9", "τ 0.8")
+    for label, (change, error) in zip(labels, changes, strict=False):
+        types.append(over | {"temperature": label, "score": 0.5 + change, "change": change, "change_se": error})
+    rows = [SCORE] + [SCORE | {"temperature": label} for label in labels[: len(changes)]]
+    change, error = by_length
+    lengths = [
+        row | {"interval": edge, "value": 0.5, "change": change * (row is not SCORE) * (edge == 0), "change_se": error}
+        for row in rows for edge in (0, 24)
+    ]  # fmt: skip
+    tables = {"evaluation": as_named(rows), "evaluation_types": pl.DataFrame(types), "evaluation_lengths": as_named(lengths)}
+    run = {
+        "command": "evaluate", "config": {"out": "o", "analysis": {"intervals": EDGES}}, "models": {"m": {}},
+        "command_line": {"file": None, "options": {"--task": ["--task", "SciFact"]}},
+    }  # fmt: skip
+    steps = to_do(tables | {"findings": decide(tables).frame()}, run, EDGES)
+    assert [command.split()[1] if command else "" for _, command in steps] == [command for _, command in expected]
+    for (text, command), (named, _) in zip(steps, expected, strict=True):
+        assert ("Leave the temperature at τ 1.0" if named == "stay" else named) in text
+        assert "--task SciFact" in command or not command
 
 
 def as_named(rows):

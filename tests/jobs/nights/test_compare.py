@@ -146,7 +146,7 @@ def test_the_command_prints_it_and_leaves_tables(runs, tmp_path, capsys):
         assert pl.read_parquet(tmp_path / "out" / f"compared_{table}.parquet").equals(getattr(found, table))
     moved_most = found.texts.row(0, named=True)
     assert f"{moved_most['tokens_a']} → {moved_most['tokens_b']}" in printed
-    assert "cosine_mean" in printed
+    assert "mean cosine" in printed
 
 
 def left(folder, **rows):

@@ -12,6 +12,7 @@ from tempscale_jobs.config.strict import checked
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import gate
 from tempscale_jobs.nights.gate import Baseline
+from tempscale_jobs.report.text import NAMES
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
 from tempscale_jobs.tables.columns import KEY
 
@@ -47,6 +48,7 @@ def test_every_figure_of_the_summary_may_be_named_and_nothing_else():
     for figure in set(WITH_ERRORS) - set(SHARES):
         assert f"{figure.removesuffix('_mean')}_se_superpopulation" in columns
     assert set(SHARES.values()) <= columns
+    assert set(NAMES) == set(FIGURES)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_a_threshold_over_every_text_has_no_noise():
     row = night(collapse_gap=0.16, collapse_gap_se=0.0, collapse_gap_se_superpopulation=0.05, gap_texts=100)
     found = only(judged(held_to(thresholds=["collapse_gap <= 0.15"]), row))
     assert (found["verdict"], found["noise"]) == ("failed", 0)
-    assert all(named in found["reason"] for named in ("collapse_gap", "m at 1.0", "0.16", "<= 0.15"))
+    assert all(named in found["reason"] for named in ("collapse_gap", "m at τ 1.0", "0.16", "<= 0.15"))
     for text, verdict in (("texts < 1000", "failed"), ("texts <= 1000", "held")):
         assert only(judged(held_to(thresholds=[text]), row))["verdict"] == verdict
 
@@ -132,7 +134,7 @@ def test_a_figure_that_was_not_measured_does_not_hold():
     assert only(found)["verdict"] == "not measured"
     verdict, failed = gate.verdict(found)
     assert (verdict, failed) == ("failed", [found[0]["reason"]])
-    assert "socm_mean of m at 1.0" in found[0]["reason"]
+    assert "(socm_mean) of m at τ 1.0" in found[0]["reason"]
 
 
 def test_nothing_to_hold_to_is_no_verdict():

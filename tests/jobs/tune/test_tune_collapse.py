@@ -153,7 +153,7 @@ def test_with_too_few_documents_nothing_is_chosen_because_no_error_is_known(docu
     names = ({"temperature": temperature, "correction": None} for temperature in ("1.0", "0.5"))
     rows = [own | name for own, name in zip((first, row), names, strict=True)]
     run = {"choice": {"by": "collapse", "texts": N, "probed": N}}
-    told = " ".join(evidence(run, {"tuning_collapse": pl.DataFrame(rows, infer_schema_length=None)}, [0, 64]))
+    told = " ".join(evidence(run, {"tuning_collapse": pl.DataFrame(rows, infer_schema_length=None)}))
     assert ("documents" in told) is not chosen
     assert "neighbours" not in told
 
