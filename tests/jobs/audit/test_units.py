@@ -12,8 +12,6 @@ import pytest
 from command_line import in_process
 from whole_run import as_lines, digests, documented, read_record, read_tables
 
-from tempscale_jobs.steps import embed
-
 pytestmark = pytest.mark.soak
 
 SETTINGS = ["--max-length", "64", "--socm-groups", "10", "--tau", "1.0"]
@@ -72,25 +70,6 @@ def test_units_give_the_figures_of_one_unit(in_units, base, tmp_path):
             # Micro-batches end where units do, and the last bits of embeddings depend on them.
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5, err_msg=f"{name}.{column}")
     assert not (out / "shards").exists()
-
-
-def test_a_run_that_died_after_it_embedded_goes_on_to_the_same_bytes(in_units, base, tmp_path, monkeypatch):
-    out, whole = tmp_path / "run", embed.embed
-    arguments = [*base[0], *base[1], "--out", str(out)]
-
-    def interrupted(*how):
-        whole(*how)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(embed, "embed", interrupted)
-    code, _, stderr = in_process(*arguments, "--workers", "1")
-    assert code == 3, stderr
-    parts = times(out, "texts/*/*/*.parquet")
-    assert times(out, "shards/unit-*.json")
-    monkeypatch.setattr(embed, "embed", whole)
-    run(*arguments)
-    assert times(out, "texts/*/*/*.parquet").items() >= parts.items(), "finished parts were done again"
-    assert digests(out, *EVERY) == digests(in_units[0], *EVERY)
 
 
 def test_a_cache_finds_the_texts_of_units(in_units, base, tmp_path):

@@ -13,7 +13,7 @@ from by_hand_attention import by_hand
 from golden_words import ending, masked, same
 from pages import specs_of
 from plain_audit import run_alone
-from whole_run import as_lines, checked_json, diagnosed, digests, documented, read_record, read_report, read_tables
+from whole_run import as_lines, checked_json, diagnosed, documented, read_record, read_report, read_tables
 
 from tempscale import Encoder, attach
 from tempscale.model.tokens import Tokenizer
@@ -22,8 +22,6 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.findings import changed
 from tempscale_jobs.runs.folder import load_tables
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tables import findings
-from tempscale_jobs.tables.diagnose import TABLES
 
 EDGES, TAUS, TEXTS = [0, 32, 64], [1.0, 0.7], 19
 
@@ -282,21 +280,6 @@ def test_repeated_tokens_are_texts_of_one_token(tables, small_model, tau):
         cosine = [a @ b for a, b in zip(means[::2], means[1::2], strict=True)]
         assert row["pairs"] == 4
         assert row["cosine_mean"] == pytest.approx(np.mean(cosine), abs=1e-5)
-
-
-@pytest.mark.soak
-def test_workers_order_and_a_lost_part_change_no_byte(finished, tmp_path, corpus, small_model):
-    before = digests(finished, "tables")
-    assert set(before) == {f"tables/{table.name}.parquet" for table in (*TABLES, *findings.TABLES)}
-    other = tmp_path / "other"
-    diagnosed(settings(other, corpus, small_model, workers=3, shuffle_seed=1))
-    assert digests(other, "tables") == before
-    # As if it had been killed: no record, a piece and a table missing.
-    (other / "run.json").unlink()
-    next((other / "partials" / "heads").rglob("part-00000002.parquet")).unlink()
-    (other / "tables" / "heads.parquet").unlink()
-    diagnosed(settings(other, corpus, small_model))
-    assert digests(other, "tables") == before
 
 
 @pytest.mark.words

@@ -2,10 +2,6 @@
 
 import os
 import re
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import oracles
@@ -13,7 +9,7 @@ import polars as pl
 import pytest
 from command_line import in_process, said
 from score_tasks import TAUS, one, relevance, results, rows_of, settings, tasks_in, write_tasks
-from whole_run import as_lines, as_toml, digests, evaluated, read_tables
+from whole_run import as_lines, as_toml, evaluated, read_tables
 
 pytest.importorskip("mteb")
 
@@ -21,32 +17,6 @@ from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.evaluate import tasks
 
 pytestmark = pytest.mark.proof
-
-
-@pytest.mark.soak
-def test_a_killed_run_goes_on_in_another_order_with_two_workers_to_the_same_bytes(
-    finished, tmp_path, task_files, small_model
-):
-    out = tmp_path / "run"
-    data = settings(out, small_model, tasks_in(task_files), execution={"workers": 2, "shuffle_seed": 1})
-    (tmp_path / "run.toml").write_text(as_toml(data))
-    command = [sys.executable, "-m", "tempscale_jobs", "evaluate", str(tmp_path / "run.toml")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    try:
-        while not results(out):
-            assert process.poll() is None, process.stderr.read()
-            time.sleep(0.01)
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate(timeout=60)
-    kept = results(out)
-    assert 1 <= len(kept) < 8
-    assert not (out / "run.json").exists()
-    evaluated(data)
-    after = results(out)
-    assert len(after) == 8
-    assert {file: after[file] for file in kept} == kept, "a finished cell was scored again"
-    assert digests(out, "tables") == digests(finished, "tables")
 
 
 def test_a_complete_run_does_nothing_and_refuses_other_data(finished, task_files, small_model, capsys):

@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import shutil
 
 import numpy as np
 import oracles
@@ -11,13 +10,9 @@ import pytest
 from command_line import in_process, said
 from golden_words import ending, masked, same
 from plain_audit import PlainBert
-from whole_run import as_lines, checked_json, digests, paired, read_record, read_tables
+from whole_run import as_lines, checked_json, paired, read_record, read_tables
 
-from tempscale_jobs.config.pairs import PairsConfig
-from tempscale_jobs.config.strict import checked
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.pairs import chunks
-from tempscale_jobs.runs.storage import Storage
 
 MAX_LENGTH = 48
 
@@ -164,29 +159,6 @@ def test_it_ends_with_the_main_figures(finished, figures, capsys):
     assert f"Mean SOCM {first.mean():.2f} ± " in said(text)
     assert f"τ 0.8 changes it by {(second - first).mean():.3f} ± ".replace("-", "−") in said(text)
     same("pairs-ending.txt", masked(text, finished))
-
-
-@pytest.mark.soak
-def test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes(finished, source, tmp_path):
-    out = tmp_path / "run"
-    data = settings(source, out, workers=2, shuffle_seed=5)
-    shutil.copytree(finished, out)
-    (out / "run.json").unlink()
-    shutil.rmtree(out / "tables")
-    config = checked(PairsConfig, data)
-    chunks.chunk(Storage(str(out)), config.pairs, config.out)
-    parts = sorted(out.glob("partials/pairs/*/*/part-*.parquet"))
-    assert [part.name[-9] for part in parts] == ["0", "1", "2"] * 2
-    # A chunk is done once every temperature has its part: the second and the third are not.
-    for part in (parts[1], parts[2], parts[5]):
-        part.unlink()
-    (parts[0].parent / ".writing-cut").write_bytes(b"half")
-    kept = {part: part.stat().st_mtime_ns for part in (parts[0], parts[3])}
-    paired(data)
-    assert all(part.stat().st_mtime_ns == when for part, when in kept.items()), "finished parts were done again"
-    assert digests(out, "") == digests(finished, "")
-    assert len(digests(out, "")) == 10
-    assert not list(out.rglob(".writing-*"))
 
 
 @pytest.mark.soak

@@ -17,7 +17,7 @@ from golden_words import ending, masked, same
 from pages import specs_of
 from rich.console import Console
 from scipy import stats
-from whole_run import as_lines, checked_json, digests, documented, read_parts, read_record, read_report, read_tables, tuned
+from whole_run import as_lines, checked_json, documented, read_parts, read_record, read_report, read_tables, tuned
 
 from tempscale import Encoder, Temperature
 from tempscale.choosing.by_layer import Cosines, LayerTemperatures, layer_temperatures
@@ -25,7 +25,7 @@ from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.given import read_temperature
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.config.tune import TuneConfig, default_candidates
-from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.findings import changed
 from tempscale_jobs.runs.folder import begin, described, window
 from tempscale_jobs.runs.storage import Storage
@@ -237,29 +237,6 @@ def test_gap_and_exposure_are_those_that_the_audit_tells(measured, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------- run again
-
-
-@pytest.mark.soak
-def test_a_run_killed_in_the_middle_goes_on_to_the_same_bytes_on_one_worker(finished, tmp_path, corpus, small_model):
-    out = tmp_path / "run"
-    stop = IncompleteRun("killed")
-
-    def killed(*_, **__):
-        raise stop
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempscale_jobs.audit.run.probe.probe", killed)
-        with pytest.raises(IncompleteRun, match="killed"):
-            run(settings(out, corpus, small_model))
-    assert not (out / "run.json").exists()
-    kept = [out / "layers.json", *sorted((out / "measured").glob("texts/*/*/part-*.parquet"))]
-    assert len(kept) > 4
-    before = {file: file.stat().st_mtime_ns for file in kept}
-    run(settings(out, corpus, small_model, workers=2))
-    assert {file: file.stat().st_mtime_ns for file in kept} == before, "what was there was made again"
-    assert digests(out, "tables") == digests(finished.storage.root, "tables")
-    assert len(digests(out, "tables")) == 2
-    assert (out / "temperature.json").read_bytes() == Path(finished.storage.root, "temperature.json").read_bytes()
 
 
 @pytest.mark.proof
