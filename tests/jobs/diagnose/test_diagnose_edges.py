@@ -11,6 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from golden_words import same
 from safetensors.torch import load_file, save_file
 from whole_run import as_lines, diagnosed, documented, read_record, read_tables, rejected
 
@@ -122,90 +123,32 @@ SPECTRUM = [
     for tau in (1.0, 0.8)
     for edge, share in ((0, 0.0), (32, 0.5), (64, 0.25))
 ]
-BOUNDS = [{"temperature": "τ 1.0", "worst": 0.4, "broken": 0, "over": 0.0}]
+WAYS = {"falls": (-0.5, 0.1), "rises": (0.5, 0.1), "is noise": (0.1, 0.1), "has no known error": (0.5, None)}
 
 
 def tables_of(*rows):
-    """The tables with these rows of `diagnose_findings`."""
+    """The tables with these rows of `diagnose_findings`, behind a first temperature at which nothing was found."""
     tables = {table.name: pl.DataFrame(pl.from_arrow(table.schema().empty_table())) for table in (HEADS, EQUAL_NORMS)}
-    tables |= {
-        "diagnose_findings": pl.DataFrame(rows, infer_schema_length=None),
-        "spectrum_by_length": pl.DataFrame(SPECTRUM),
-    }
+    found = pl.DataFrame([finding("temperature", 0.0, 0.0), *rows], infer_schema_length=None)
+    tables |= {"diagnose_findings": found, "spectrum_by_length": pl.DataFrame(SPECTRUM)}
     return tables | {"findings": decide(tables).frame()}
 
 
-def told(*rows):
-    """The one sentence on these findings, beside a first temperature at which nothing was found."""
-    (sentence,) = of_model(tables_of(finding("temperature", 0.0, 0.0), *rows), BOUNDS, EDGES)
-    assert sentence.startswith(f"{rows[0]['temperature']}: ")
-    return sentence
-
-
-FALLS, RISES, NOISE = (-0.5, 0.1), (0.5, 0.1), (0.1, 0.1)
-BY_LENGTH = "with length here, by 0.50 ± 0.20 from texts of 0–31 to texts of 64+ tokens"
-
-
-@pytest.mark.parametrize(
-    ("row", "parts"),
-    [
-        (finding("length", *FALLS), (f"falls {BY_LENGTH}", "as S1 expects")),
-        (finding("length", *RISES), (f"rises {BY_LENGTH}", "contrary to")),
-        (finding("length", *NOISE), ("not known", "0.10 ± 0.20 from 0–31 to 64+ tokens")),
-        (finding("versions", *FALLS), ("same 40 documents", "stronger filter")),
-        (finding("versions", *RISES), ("same 40 documents", "weaker filter")),
-        (finding("versions", *RISES, 4), ("same 4 documents", "too few")),
-        (finding("versions_cosine", *RISES), ("closer together",)),
-        (finding("versions_cosine", *FALLS), ("further apart",)),
-        (finding("temperature", 0.3, 0.01, tau=0.8), ("0.300 ± 0.020 against τ 1.0", "a weaker filter", "as S1 expects")),
-        (finding("temperature", -0.3, 0.01, tau=0.8), ("a stronger filter", "contrary to")),
-        (finding("temperature", -0.3, 0.01, tau=1.2), ("a stronger filter", "as S1 expects")),
-        (finding("temperature", 0.01, 0.01, tau=0.8), ("0.010 ± 0.020", "the same 40 texts", "no more than noise")),
-    ],
-)
-def test_sentences_say_which_way(row, parts):
-    sentence = told(row)
-    for part in parts:
-        assert part in sentence
-
-
-@pytest.mark.words
-@pytest.mark.parametrize(
-    ("change", "beside"),
-    [
-        (0.4, "rises by 0.40 ± 0.20."),
-        (-0.4, "falls by 0.40 ± 0.20."),
-        (0.1, "0.10 ± 0.20: no more than noise."),
-        (None, None),
-    ],
-)
-def test_the_mean_over_layers_is_told_beside_the_last_layer(change, beside):
-    sentence = told(finding("length", *FALLS), finding("length", change, 0.1, layers="all"))
-    assert "σ_a of the last layer falls with length here, by 0.50 ± 0.20" in sentence
-    assert ("over all layers" in sentence) == (beside is not None)
-    assert sentence.endswith(beside or "as S1 expects.")
-
-
-def test_theorems_that_do_not_hold_are_told():
-    found = of_model(
-        tables_of(finding("temperature", 0.0, 0.0)),
-        [{"temperature": "τ 0.8", "worst": 1.2, "broken": 3, "over": 0.25}],
-        EDGES,
-    )
-    expected = ("Theorem 2", "3 heads", "1.2000"), ("Theorem 3", "25.0 %", "32–63, 64+ tokens")
-    for sentence, parts in zip(found, expected, strict=True):
-        assert all(part in sentence for part in ("τ 0.8: ", *parts))
-
-
-def test_models_are_told_apart_which_way():
-    rows = [finding("model", change, 0.1, model=name) for name, change in (("b", 0.5), ("c", -0.5), ("d", 0.1))]
-    found = of_models(tables_of(*rows, finding("model", 0.5, None, 1, model="e")), "a")
-    expected = (
-        ("more alike in b than in a", "+0.50 ± 0.20"), ("less alike in c than in a", "−0.50 ± 0.20"),
-        ("of d and a", "no difference beyond noise"), ("of e and a", "0.5 ± ?"),
-    )  # fmt: skip
-    for sentence, parts in zip(found, expected, strict=True):
-        assert all(part in sentence for part in ("τ 1.0: ", *parts))
+def test_what_is_said_of_each_finding():
+    """tests/golden/diagnose-sentences.txt has every sentence."""
+    cases = {
+        f"{name} {way}": [finding(name, *WAYS[way])] for name in ("length", "versions", "versions_cosine") for way in WAYS
+    }
+    cases |= {f"at τ {tau} it {way}": [finding("temperature", *WAYS[way], tau=tau)] for tau in (0.8, 1.2) for way in WAYS}
+    cases["versions of 4 documents"] = [finding("versions", *WAYS["rises"], 4)]
+    held, broken = {"worst": 0.4, "broken": 0, "over": 0.0}, {"worst": 1.2, "broken": 3, "over": 0.25}
+    lines = []
+    for name, rows in cases.items():
+        lines += [f"# {name}", *of_model(tables_of(*rows), [{"temperature": "τ 1.0"} | held], EDGES)]
+    lines += ["# theorems do not hold", *of_model(tables_of(), [{"temperature": "τ 0.8"} | broken], EDGES)]
+    models = [finding("model", *moved, model=name) for name, moved in zip("bcde", WAYS.values(), strict=True)]
+    lines += ["# other models beside a", *of_models(tables_of(*models), "a")]
+    same("diagnose-sentences.txt", "\n".join(lines) + "\n")
 
 
 def test_a_text_that_does_not_tokenise_is_rejected_and_the_others_are_counted(tmp_path, monkeypatch):
