@@ -274,7 +274,7 @@ FAULTS = (
             "test_growing::test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing",
             "test_growing::test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place",
             "test_placement::test_workers_that_never_find_a_place_end_the_run",
-            "test_cells::test_a_piece_whose_worker_could_not_be_reached_tries_another",
+            "test_growing::test_a_piece_whose_worker_cannot_be_reached_is_given_out_again",
         ),
     ),
     (

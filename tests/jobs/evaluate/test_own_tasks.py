@@ -18,7 +18,7 @@ from tempscale_jobs.errors import UsageError
 
 pytest.importorskip("mteb")
 
-from tempscale_jobs.evaluate import own_tasks, tasks
+from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.evaluate.grid_model import Checkpoint, GridModel
 from tempscale_jobs.evaluate.own_tasks import build
 from tempscale_jobs.evaluate.scored import ScoringOptions, score
@@ -116,6 +116,7 @@ def test_a_reranking_is_scored(tmp_path, task_texts, model, plain):
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\t0\n", "qrels.tsv"),
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\tmuch\n", "qrels.tsv:0: .* 'much'"),
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\tinf\n", "qrels.tsv:0: .* 'inf'"),
+    ("qrels", "query_id\tdoc_id\trel\nq0\td0\t0.5\n", "qrels.tsv:0: .* '0.5'"),
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\t1\nq0\td0\t2\n", "qrels.tsv:1: .* 'q0' .* 'd0'"),
     ("qrels", "", "qrels.tsv"),
     ("corpus", '{"id": 1.5, "text": "a"}\n', "corpus.jsonl:0: .* id .* float"),
@@ -255,11 +256,11 @@ def test_the_relevance_has_many_names_and_a_row_without_it_is_refused(tmp_path, 
 
 def test_of_a_reranking_only_the_rows_asked_for_are_taken(tmp_path):
     rows = [
-        {"query": "first", "positives": ["a", "b"], "negatives": ["c"], "kind": "other"},
-        {"query": "second", "positives": ["b"], "negatives": ["b", "c"], "kind": "good"},
-        {"query": "third", "positives": ["d"], "negatives": ["b"], "kind": "good"},
+        {"query": "first", "positives": ["a", "b"], "negatives": ["c"], "kind": False},
+        {"query": "second", "positives": ["b"], "negatives": ["b", "c"], "kind": True},
+        {"query": "third", "positives": ["d"], "negatives": ["b"], "kind": True},
     ]
-    own = {"name": "r", "type": "reranking", "source": lines(tmp_path / "l.jsonl", rows), "where": {"kind": "good"}}
+    own = {"name": "r", "type": "reranking", "source": lines(tmp_path / "l.jsonl", rows), "where": {"kind": "true"}}
     data = task_of(own).dataset["default"]["test"]
     assert data["queries"].to_list() == [{"id": "q1", "text": "second"}, {"id": "q2", "text": "third"}]
     assert {row["id"]: row["text"] for row in data["corpus"]} == {"d0": "b", "d1": "c", "d2": "d"}
@@ -271,7 +272,7 @@ def test_of_a_reranking_only_the_rows_asked_for_are_taken(tmp_path):
 def test_of_an_sts_only_the_pairs_asked_for_are_taken_and_their_scores_are_the_range(tmp_path):
     rows = [
         {"sentence1": f"a{k}", "sentence2": f"b{k}", "score": score, "year": year}
-        for k, (score, year) in enumerate([(9, 2012), (1, 2013), ("2.5", 2013), (-7, 2014)])
+        for k, (score, year) in enumerate([(9, 2012), (1, 2013), ("2.5", 2013.0), (-7, 2014)])
     ]
     own = {"name": "s", "type": "sts", "source": lines(tmp_path / "l.jsonl", rows), "where": {"year": "2013"}}
     task = task_of(own)
@@ -340,15 +341,3 @@ def test_a_classification_needs_two_labels_on_either_side(tmp_path, more, told):
     own = checked(OwnTask, counted(tmp_path, [4] * 20) | more)
     with pytest.raises(UsageError, match=f"^task 'c': .*{told}"):
         build(own, 0, Words(), [0])
-
-
-def test_relevances_are_whole_numbers_and_conditions_hold_in_every_format():
-    config = OwnTask.model_validate({"name": "mine", "type": "sts", "source": "pairs.parquet"})
-    assert [own_tasks._score(config, "row 3", value) for value in (2, "1", 1.0)] == [2, 1, 1]
-    for wrong in (1.5, "0.5", "much", None):
-        with pytest.raises(UsageError, match="row 3"):
-            own_tasks._score(config, "row 3", wrong)
-    assert own_tasks._is_value(True, "true")
-    assert not own_tasks._is_value(False, "True")
-    assert own_tasks._is_value(1.0, "1")
-    assert own_tasks._is_value("1", "1")
