@@ -207,36 +207,3 @@ def test_scaling_in_workers(minilm, known_limits, monkeypatch):
         assert row["peak_memory_bytes"] == 1000 * row["workers"]
     assert [row["ratio"] for row in rows] == pytest.approx([1, 9 / 5, 9 / 3, 1, 2, 4])
     assert [row["efficiency"] for row in rows] == pytest.approx([1, 9 / 10, 9 / 12, 1, 1, 1])
-
-
-@pytest.mark.soak
-def test_the_embedding_step_cuts_its_work_as_told(minilm, ray_session):
-    from benchmarks.paragraphs import embedding_step
-
-    corpus = [f"text number {k}" for k in range(7)]
-    seconds, shards, model = embedding_step([corpus[:1], corpus], 2, 3)
-    assert seconds > 0
-    assert shards == [corpus[:3], corpus[3:6], corpus[6:]]
-    assert model == str(minilm)
-
-
-# --- shrinking --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.soak
-def test_the_steps_of_shrunken_runs_are_counted():
-    from benchmarks import shrinking, wording
-
-    rows = shrinking.measure({2_000: "full", 4_000: "moments"})
-    by_step = {}
-    for row in rows:
-        by_step.setdefault(row["step"], {})[row["vectors"]] = row
-        assert row["operations"] >= row["driver_operations"] >= 0
-        assert wording.further(row)
-    assert list(by_step) == [*shrinking.STEPS.values(), shrinking.REST]
-    for step, own in by_step.items():
-        runs = [2_000] if "tiles" in step else [4_000] if "sample" in step else [2_000, 4_000]
-        assert list(own) == runs
-        assert own[runs[0]]["ratio"] == 1
-    assert all(row["written_bytes"] > 0 for row in by_step["cosine: means by text"].values())
-    assert by_step["layout"][4_000]["ratio"] == pytest.approx(1, abs=0.1)

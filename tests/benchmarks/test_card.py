@@ -99,13 +99,3 @@ def test_a_slower_card_embeds_fewer_texts(monkeypatch):
         monkeypatch.setattr(gpu_embedding, "seconds_of", lambda device, rounds, work, seconds=seconds: work() or seconds)
         assert gpu_embedding.affordable("cpu", 10_000, embedded.append) == texts
     assert embedded == [1_000] * 3
-
-
-def test_failures_of_pytest_are_shown(monkeypatch, capsys):
-    run = subprocess.run
-    monkeypatch.setattr(
-        card.subprocess, "run",
-        lambda command, **how: run([sys.executable, "-c", "print('FAILED tests/x'); raise SystemExit(1)"], **how),
-    )  # fmt: skip
-    assert card.tested("cpu", True) == (False, "FAILED tests/x")
-    assert "FAILED tests/x" in capsys.readouterr().out

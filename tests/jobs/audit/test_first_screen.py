@@ -5,7 +5,6 @@ import polars as pl
 import pytest
 from pages import EDGES, RUN, nights, tables_of, without_errors
 from prepared import laid_out
-from reports_by_hand import section_of, texts_of
 
 from tempscale_jobs.audit import report, verdict, words
 from tempscale_jobs.report.findings import Findings
@@ -63,16 +62,6 @@ def test_the_gate_is_on_the_first_screen(verdict_, failed):
     (gate,) = made.before
     assert (gate.folded, gate.sentences) == (verdict_ == "passed", failed)
     assert gate.table.rows[0][:5] == ("cosine_mean", "MiniLM, τ 1.0", "held", "0.1", "<= 1")
-
-
-def test_the_worst_texts_are_listed_with_their_excerpts():
-    tables = tables_of(text="the hub of all")
-    nearest, hubs = (section_of(report.report_of(tables, RUN), title).table for title in ("Nearest to all", "In most"))
-    excerpt = "the hub of all · 345 tokens\nthe hub of all …"
-    assert nearest.rows == [("τ 1.0", excerpt, "0.456"), ("τ 0.8", excerpt, "0.456")]
-    assert [row[2] for row in hubs.rows] == ["37", "37"]
-    del tables["collapsed_texts"]  # As an older version has left them.
-    assert "Nearest to all others" not in texts_of(report.report_of(tables, RUN))
 
 
 def test_every_figure_is_left_as_svg_and_png_and_old_ones_go(tmp_path):

@@ -5,7 +5,7 @@ from command_line import in_process
 from whole_run import as_lines, documented, read_record, read_tables
 
 from tempscale_jobs.audit.findings import decide
-from tempscale_jobs.config.audit import AuditConfig, resolve
+from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.nights import Gate
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import record as history
@@ -105,8 +105,3 @@ def test_it_is_never_a_baseline(quick):
     assert "is a quick audit, which is never a baseline" in err
     code, _, err = in_process("history", str(out), "--accept", read_record(out)["run"])
     assert code == 2
-
-
-def test_the_option_is_among_those_that_help_shows():
-    assert "--quick" in in_process("audit", "--help")[1]
-    assert AuditConfig.model_fields["quick"].default is False

@@ -180,13 +180,3 @@ def test_a_ray_that_does_not_start_is_an_incomplete_run(monkeypatch):
         sessions.session(Execution.model_validate({"workers": 1})),
     ):
         pass
-
-
-def test_the_script_for_completion_is_shown():
-    shell = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
-    run = subprocess.run(
-        [sys.executable, "-m", "tempscale", "--show-completion", "bash"],
-        env=os.environ | shell, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert run.returncode == 0
-    assert "_TEMPSCALE_COMPLETE=complete_bash" in run.stdout

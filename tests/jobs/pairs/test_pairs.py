@@ -13,6 +13,7 @@ from plain_audit import PlainBert
 from whole_run import as_lines, checked_json, paired, read_record, read_tables
 
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.report.findings import changed
 
 MAX_LENGTH = 48
 
@@ -191,10 +192,16 @@ def test_the_published_value_with_exponents_under_a_temperature_by_role(source, 
 
 def test_findings_are_printed_as_json(finished, tables):
     data = checked_json("pairs", finished)
-    means = {row["temperature"]: row["value"] for row in data["findings"] if row["figure"] == "socm_mean"}
-    assert means == dict(tables["pairs_summary"].select("temperature", "socm_mean").iter_rows())
+    told = {(row["figure"], row["temperature"]): row for row in data["findings"]}
+    for row in tables["pairs_summary"].to_dicts():
+        mean = told["socm_mean", row["temperature"]]
+        assert (mean["state"], mean["value"], mean["error"]) == ("measured", row["socm_mean"], row["socm_se"])
+        assert told["truncated_share", row["temperature"]]["value"] == row["truncated_share"]
+    moved = told[changed("socm_mean"), "0.8"]
+    assert (moved["value"], moved["error"]) == (row["socm_change"], row["socm_change_se"])
+    assert (changed("socm_mean"), "1.0") not in told
     (answer,) = data["answers"].values()
-    assert f"{means['0.8']:.2f}" in answer
+    assert f"{told['socm_mean', '0.8']['value']:.2f}" in answer
 
 
 @pytest.mark.proof
