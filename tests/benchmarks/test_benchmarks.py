@@ -142,35 +142,6 @@ def operations(tokens):
     return 6 * (2 * tokens * (4 * 384 * 384 + 2 * 384 * 1536) + 4 * tokens * tokens * 384)
 
 
-@pytest.mark.soak
-def test_growth_in_n_and_in_length(minilm, ray_session, known_limits):
-    rows = growth.measure((60, 120), (300, 600), (3, 5), (8, 16), 4)
-    by_series = {}
-    for row in rows:
-        by_series.setdefault((row["series"], row["grows"]), []).append(row)
-    assert {key: [row["size"] for row in own] for key, own in by_series.items()} == {
-        ("cosine pass", "texts"): [60, 120],
-        ("cosine stage on Ray", "texts"): [300, 600],
-        ("SOCM", "texts"): [3, 5],
-        ("embedding", "tokens"): [8, 16],
-        ("embedding + token moments", "tokens"): [8, 16],
-        ("SOCM", "tokens"): [8, 16],
-    }
-    for (name, grows), own in by_series.items():
-        for row in own:
-            size, seconds = row["size"], row["seconds"]
-            pairs, length = (size * (size - 1) // 2, growth.SOCM_TOKENS) if grows == "texts" else (6, size)
-            limits = {
-                "cosine pass": 2 * 384 * pairs / 1e9, "cosine stage on Ray": 2 * 384 * pairs / 2e9,
-                "SOCM": 2 * 384 * length**2 * pairs / 1e9 + 1e-6 * length * pairs,
-            }  # fmt: skip
-            assert row["rate"] == pytest.approx((4 * size if name.startswith("embedding") else pairs) / seconds)
-            assert row["limit_share"] == pytest.approx(limits.get(name, 4 * operations(size) / 1e9) / seconds)
-            assert f"{size:,}" in row["what"]
-            assert {"what", "rate", "unit", "ratio", "exponent", "exponent_se"} <= set(row)
-        assert own[0]["ratio"] == 1
-
-
 # --- workers ----------------------------------------------------------------------------------------------------------
 
 

@@ -230,10 +230,7 @@ def test_an_api_server_that_is_not_there(account):
     assert "Connection refused" in done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("answers", "told"),
-    [([403], "403"), ([None, 403], "POST"), ([None, 422], "422")],
-)
+@pytest.mark.parametrize(("answers", "told"), [([403], "403"), ([None, 403], "POST"), ([None, 422], "422")])
 def test_what_no_patience_mends_ends_at_once(night, answers, told):
     code, out, _ = night(DONE, answers=answers)
     assert code == 2

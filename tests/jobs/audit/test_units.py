@@ -72,19 +72,11 @@ def test_units_give_the_figures_of_one_unit(in_units, base, tmp_path):
     assert not (out / "shards").exists()
 
 
-def test_a_cache_finds_the_texts_of_units(in_units, base, tmp_path):
-    for name in ("first", "second"):
-        said = run(*base[0], *base[1], "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / name))
-    assert digests(tmp_path / "first", "tables", "texts") == digests(in_units[0], "tables", "texts")
-    assert "238 of 238" in said
-
-
-@pytest.mark.parametrize("units", [1, 3, 6])
-def test_a_run_that_is_killed_while_it_reads_goes_on_to_the_same_bytes(in_units, base, tmp_path, units):
+def test_a_run_that_is_killed_while_it_reads_goes_on_to_the_same_bytes(in_units, base, tmp_path):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "tempscale_jobs", *base[0], *base[1], "--out", str(out), "--workers", "1"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    while len(list(out.glob("shards/unit-*.json"))) < units:
+    while len(list(out.glob("shards/unit-*.json"))) < 3:
         assert process.poll() is None, "the run ended before it could be killed"
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGKILL)

@@ -1,11 +1,10 @@
-"""Every command that a night, an audit of own vectors and a tune print is run as it is printed."""
+"""Every command that a night prints is run as it is printed; what each line means is in audit/test_again.py."""
 
 import html
 import json
 import re
 import shlex
 
-import polars as pl
 import pytest
 from command_line import in_process
 from whole_run import as_lines, documented, read_record
@@ -84,44 +83,3 @@ def test_a_night_prints_commands_that_end_well_and_keep_cache_thresholds_and_rec
         assert record["gate"]["checks"] >= 2
         assert in_process(*words[1:])[0] == code  # The same command once more.
     assert recorded(folder) == before
-
-
-def test_own_vectors_are_searched_by_queries_that_are_vectors(place, monkeypatch, tmp_path):
-    folder, _ = place
-    monkeypatch.chdir(tmp_path)
-    found = pl.read_parquet(folder / "nights of it" / NIGHTS[0] / "texts" / "**" / "*.parquet", hive_partitioning=False)
-    table = found.select(id="text_id", v="embedding", n="tokens")
-    table.write_parquet("own vectors.parquet")
-    table.head(20).select("id", w="v").write_parquet("asked.parquet")
-    own = ["audit", "--corpus", "own vectors.parquet", "--embedding-column", "v", "--length-column", "n"]
-    own += ["--intervals", "0,24"]
-    code, out, err = in_process(*own, "--out", "a")
-    assert code == 0, err
-    for line in printed(out, tmp_path / "a"):
-        assert in_process(*shlex.split(line)[1:])[0] == 0, line
-    code, _, err = in_process(*own, "--queries", "asked.parquet", "--queries-embedding-column", "w", "--out", "b")
-    assert code == 0, err
-    exposure = pl.read_parquet(tmp_path / "b" / "tables" / "exposure.parquet").filter(pl.col("asked_by") == "queries")
-    assert exposure["queries"].unique().to_list() == [20]
-    # Each query is one of the texts, and finds it first.
-    assert exposure["slots_share"].sum() > 0
-
-
-@pytest.mark.soak
-def test_what_an_audit_and_a_tune_print_next_is_run_to_its_end(place, monkeypatch):
-    folder, _ = place
-    monkeypatch.chdir(folder)
-    # So that both intervals hold enough texts: else no choice is advised.
-    asked = (folder / "night ly.toml").read_text().replace("sample = 60", "sample = 80").replace("[0, 24]", "[0, 60]")
-    (folder / "larger.toml").write_text(asked.replace("nights of it", "larger nights").replace("<= 70", "<= 85"))
-    code, out, err = in_process("audit", "larger.toml", "--night", NIGHTS[0])
-    assert code == 0, err
-    lines = [line for line in printed(out, folder / "larger nights" / NIGHTS[0]) if "tempscale tune" in line]
-    assert lines
-    for line in lines:
-        words = shlex.split(line)
-        code, out, err = in_process(*words[1:])
-        assert code == 0, err
-        for following in printed(out, folder / words[words.index("--out") + 1]):
-            if "DOCUMENTS" not in following and "QUERIES" not in following:
-                assert in_process(*shlex.split(following)[1:])[0] == 0, following

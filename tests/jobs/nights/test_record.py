@@ -239,10 +239,7 @@ def test_pruning_touches_no_other_run_and_follows_no_row_and_no_link_out_of_the_
     victims = [night_folder(tmp_path, name, "run01") for name in ("victim", "victim/deeper", ".")]
     victims.append(night_folder(inside, "of another run", "somebody else's"))
     record = recorded(
-        inside,
-        row("2026-11-01", folder=named.format(root=tmp_path), run="run01"),
-        row("2026-11-02"),
-        row("2026-11-03"),
+        inside, row("2026-11-01", folder=named.format(root=tmp_path), run="run01"), row("2026-11-02"), row("2026-11-03")
     )
     (inside / "link").symlink_to(tmp_path / "victim")
     night_folder(inside, "2026-11-02", "run02")
@@ -252,12 +249,7 @@ def test_pruning_touches_no_other_run_and_follows_no_row_and_no_link_out_of_the_
 
 def test_a_night_in_a_deeper_folder_and_behind_a_link_among_the_nights_is_pruned(tmp_path):
     deep = night_folder(tmp_path, "2026/11-01", "run01")
-    record = recorded(
-        tmp_path,
-        row("2026-11-01", folder="2026/11-01"),
-        row("2026-11-02", folder="link"),
-        row("2026-11-03"),
-    )
+    record = recorded(tmp_path, row("2026-11-01", folder="2026/11-01"), row("2026-11-02", folder="link"), row("2026-11-03"))
     other = night_folder(tmp_path, "2026/11-02", "run02")
     (tmp_path / "link").symlink_to("2026/11-02")
     assert sorted(prune_record(record, None, 1)) == ["2026/11-01", "link"]
