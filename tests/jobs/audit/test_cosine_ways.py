@@ -161,8 +161,7 @@ def test_bfloat16_moves_no_mean_and_other_cosines_within_their_bound(
         ours, exact = (read_parts(folder, "neighbours", tau) for folder in (out, asked))
         ours, exact = (table.sort("text_id")["cosines"].list.explode().to_numpy() for table in (ours, exact))
         assert 0 < np.abs(ours - exact).max() <= bound
-    record = read_record(out)
-    (model,) = record["models"].values()
+    (model,) = read_record(out)["models"].values()
     assert set(model["cosine_rounding"]) == {str(tau) for tau in TAUS}
     for moved in model["cosine_rounding"].values():
         assert moved["precision"] == "bfloat16"

@@ -103,8 +103,7 @@ def test_cells_of_the_probe_and_of_length_have_the_errors_of_documents_too(named
 
 def test_no_document_has_texts_in_groups_of_two_sets(named):
     groups = read_parts(named, "partials/groups", "1.0")["text_id"].to_list()
-    done = json.loads(next((named / "partials" / "socm").rglob("done.json")).read_text())
-    assert done["by_document"]
+    assert json.loads(next((named / "partials" / "socm").rglob("done.json")).read_text())["by_document"]
     found = [{book(i) or f"the text {i}" for i in group} for group in groups]
     assert len(set().union(*found)) == sum(map(len, found))  # As many groups as sets, so no book is in two groups.
     assert 10 <= len(groups) <= GROUPS

@@ -131,14 +131,15 @@ def test_wrong_input_is_a_sentence_and_exit_code_2(tmp_path, minilm):
     good.write_text('{"id": 1, "text": "one text"}\n')
     full.mkdir()
     (full / "precious.txt").write_text("not a run")
-    for option, value in (
-        ("--address", "127.0.0.1:1"), ("--address", "ray://127.0.0.1:1"), ("--out", full), ("--out", full / "precious.txt"),
+    for option, value, named in (
+        ("--address", "127.0.0.1:1", "127.0.0.1:1"), ("--address", "ray://127.0.0.1:1", "ray://"), ("--out", full, full),
+        ("--out", full / "precious.txt", "precious.txt"),
     ):  # fmt: skip
         arguments = ["audit", "--corpus", str(good), "--out", str(tmp_path / "run"), option, str(value)]
         # Where Ray is looked for, as a user runs it: here one may be running.
         code, _, err = (tempscale if option == "--address" else in_process)(*arguments)
         assert code == 2, (arguments, err)
-        assert str(value) in err.replace("\n", ""), err
+        assert str(named) in err.replace("\n", " "), err
         assert "Traceback" not in err
     assert [file.name for file in full.iterdir()] == ["precious.txt"]
     assert (full / "precious.txt").read_text() == "not a run"

@@ -43,8 +43,7 @@ def sampled(root, model, slug, values, groups=None, documents=None):
     columns = {"text_id": list(values), "group": [0] * len(values), "inside": list(values.values())}
     place = f"partials/socm/model={model}/temperature={slug}"
     columns |= {"overall": columns["inside"], "document": documents or [None] * len(values)}
-    table = parts.TEXT_MEANS.build(columns)
-    Storage(root).write_table(f"{place}/text_means.parquet", table)
+    Storage(root).write_table(f"{place}/text_means.parquet", parts.TEXT_MEANS.build(columns))
     Storage(root).write_json(f"{place}/done.json", {"groups": groups, "correction": 0.5})
 
 

@@ -88,8 +88,7 @@ def test_what_a_temperature_does_is_told_on_the_same_texts(runs):
     for named in ("τ 1.0 in A", "τ 0.5 in B", "150 texts", "the temperature moved it"):
         assert named in said
     # The gap of the same texts is between the same ends.
-    texts = embedded(runs["a"])
-    which = np.searchsorted(EDGES, texts["tokens"].to_numpy(), side="right") - 1
+    which = np.searchsorted(EDGES, embedded(runs["a"])["tokens"].to_numpy(), side="right") - 1
     enough = [k for k in range(len(EDGES)) if (which == k).sum() >= 30]
     for name, value in (("a", "value_a_same_texts"), ("c", "value_b_same_texts")):
         vectors = np.stack(embedded(runs[name])["embedding"].to_numpy())

@@ -86,8 +86,7 @@ def test_a_gate_for_a_temperature_that_is_not_measured_is_refused():
     for named in (0.9, "0.9", "0.90"):
         with pytest.raises(UsageError, match=r"gate.temperatures.* 0\.9"):
             resolve({"gate": {"thresholds": ["texts >= 1"], "temperatures": [named]}})
-    held = resolve({"gate": {"temperatures": ["0.80", 1.0]}}).gate
-    assert held.holds_for("0.8")
+    assert resolve({"gate": {"temperatures": ["0.80", 1.0]}}).gate.holds_for("0.8")
 
 
 @pytest.mark.soak

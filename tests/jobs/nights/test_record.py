@@ -115,8 +115,7 @@ def test_a_model_switch_with_a_new_temperature_is_one_and_a_new_temperature_alon
     with_the_old = [row("2026-11-02", model="bbbb", temperature="0.8"), row("2026-11-02", temperature="1.0")]
     added = history.latest(history.load(storage), with_the_old)
     assert (added[0].first, added[1].row["night"]) == (True, "2026-11-01")
-    elsewhere = baseline(storage, row("2026-11-02", model="bbbb", temperature="0.8", name="law"))
-    assert elsewhere.first
+    assert baseline(storage, row("2026-11-02", model="bbbb", temperature="0.8", name="law")).first
 
 
 @pytest.mark.parametrize(
@@ -134,8 +133,7 @@ def test_models_of_the_night_before_that_a_night_does_not_measure_are_named(tmp_
 @pytest.mark.words
 def test_a_night_that_was_compared_with_none_is_no_baseline_unless_accepted_and_the_first_one_is(tmp_path):
     switched = '{"max_length": 256}'
-    first = baseline(recorded(tmp_path), row("2026-11-01"))
-    assert first.first
+    assert baseline(recorded(tmp_path), row("2026-11-01")).first
     storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", measured=switched, compared=False))
     found = baseline(storage, row("2026-11-03", measured=switched))
     assert (found.row, found.first, found.other) == (None, False, True)
@@ -192,8 +190,7 @@ def test_another_window_than_last_night_is_refused_unless_one_is_asked_for(tmp_p
         check_windows(tonight, None)
     for named in ("2026-11-02", "tiny", "--max-length 512", "--max-length 256"):
         assert named in str(error.value)
-    other = replace(run, models=[replace(model, fingerprint="bbbb")])
-    check_windows(replace(tonight, run=other), None)
+    check_windows(replace(tonight, run=replace(run, models=[replace(model, fingerprint="bbbb")])), None)
     check_windows(replace(tonight, record=RecordOfNights(history=storage.root, name="others")), None)
 
 
@@ -428,8 +425,7 @@ def test_a_foreign_part_takes_no_other_night_with_it(tmp_path, column, value):
     part = HISTORY.build_rows([row("2026-11-02")])
     part = part.set_column(part.schema.get_field_index(column), column, value)
     storage.write_table("part-20261102T000000-foreign.parquet", part)
-    found = history.read(storage)
-    assert found.damaged == ["part-20261102T000000-foreign.parquet"]
+    assert history.read(storage).damaged == ["part-20261102T000000-foreign.parquet"]
     assert baseline(storage, row("2026-11-03")).row["night"] == "2026-11-01"
 
 

@@ -37,8 +37,7 @@ def test_what_is_escaped_are_unicodes_own_categories():
 
 
 def test_every_character_that_steers_is_an_escape_in_json_which_is_the_same_json():
-    every = "".join(map(chr, [*range(0xA0), 0x2028, 0x2029]))
-    value = {"a": EVIL, "b": ["\x85", {"c": every}]}
+    value = {"a": EVIL, "b": ["\x85", {"c": "".join(map(chr, [*range(0xA0), 0x2028, 0x2029]))}]}
     data = sealed.dumps(value)
     assert not STEERS.search(data.decode())
     assert sealed.loads(data) == value
@@ -62,8 +61,7 @@ def test_the_texts_of_a_page_and_of_its_figures_are_shown_and_not_obeyed():
     given = {"data": [{"id": "a\x1b[2Jb", "value": 1.5}], "title": ["\x9bm", None, True]}
     shown = page.shown_in(given)
     assert shown == {"data": [{"id": r"a\x1b[2Jb", "value": 1.5}], "title": [r"\x9bm", None, True]}
-    chart = SimpleNamespace(to_dict=lambda validate: given)
-    made = page.page(report_of(EVIL, chart), {"out": EVIL})
+    made = page.page(report_of(EVIL, SimpleNamespace(to_dict=lambda validate: given)), {"out": EVIL})
     html = made.html.replace(page.vega_bundle(), "")
     assert html.count("\\x1b[2J") > 12
     assert "5\u00a0±\u00a02" in html

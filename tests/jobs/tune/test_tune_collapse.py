@@ -220,8 +220,7 @@ def turned(names, to_long):
     near = exposed(2)
     for name in names:
         gone = min(near[name] & set(SHORT if to_long else LONG))
-        came = min(set(LONG if to_long else SHORT) - near[name] - {name})
-        near[name] = near[name] - {gone} | {came}
+        near[name] = near[name] - {gone} | {min(set(LONG if to_long else SHORT) - near[name] - {name})}
     return near
 
 

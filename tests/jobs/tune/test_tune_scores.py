@@ -101,8 +101,7 @@ def test_tasks_without_items_enough_are_left_out_and_none_left_is_refused():
 
 
 def test_items_without_a_value_or_a_cosine_cannot_choose():
-    nothing = pl.lit(None, pl.Float64)
-    rows = table({FIRST: np.zeros(80), OTHER: np.ones(80)}).with_columns(value=nothing)
+    rows = table({FIRST: np.zeros(80), OTHER: np.ones(80)}).with_columns(value=pl.lit(None, pl.Float64))
     assert split(rows, ["one"], 0.5, 0) == Parts({}, {}, ["one"])
     good = table({FIRST: np.zeros(80), OTHER: np.ones(80)}, subset="good")
     ((dev,), (held,)) = (each["one"] for each in split(pl.concat([rows, good]), ["one"], 0.5, 0)[:2])
@@ -303,8 +302,7 @@ def test_lucky_draws_to_learn_from_do_not_confirm_a_candidate():
         skill = {name: 0.7 + generator.normal(0, 0.03, 10) for name in (FIRST, "a", "b", "c", "d")}
         easy = generator.random((400, 1))
         right = {name: (easy + generator.normal(0, 0.2, (400, 10))) / 1.4 + 0.1 < own for name, own in skill.items()}
-        parts = split(classified(right), ["one"], 0.5, 0)
-        rows = choose(parts, list(right), 0)
+        rows = choose(split(classified(right), ["one"], 0.5, 0), list(right), 0)
         confirmed += not rows[0]["chosen"]
     # One-sided 2.5 %: a binomial bound that a share of 10 % or more would break.
     assert confirmed <= stats.binom(times, 0.025).ppf(0.999)
