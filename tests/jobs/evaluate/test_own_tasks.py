@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from score_tasks import retrieval_in
-from whole_run import as_lines
+from whole_run import as_lines, documented
 
 from tempscale import Encoder
 from tempscale.stats.sample import keyed_hash
@@ -341,3 +341,49 @@ def test_a_classification_needs_two_labels_on_either_side(tmp_path, more, told):
     own = checked(OwnTask, counted(tmp_path, [4] * 20) | more)
     with pytest.raises(UsageError, match=f"^task 'c': .*{told}"):
         build(own, 0, Words(), [0])
+
+
+# --- ranks beyond the thousand that mteb keeps (S1 Table 3) -----------------------------------------------------------
+
+
+DOCUMENTS, QUERIES, WINDOW = 1200, 30, 16
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """Short pieces of docstrings; every seventh is longer than the window."""
+    words = " ".join(row["text"] for row in documented("pyarrow")).split()
+    pieces = [" ".join(words[9 * k : 9 * k + (60 if k % 7 == 0 else 6)]) for k in range(DOCUMENTS)]
+    return {f"d{k}": piece for k, piece in enumerate(pieces)}
+
+
+@pytest.fixture(scope="module")
+def queries(corpus):
+    return {f"q{k}": corpus[f"d{7 * k + 3}"] for k in range(QUERIES)}
+
+
+RELEVANT = {f"q{k}": [f"d{(101 * k + 7) % DOCUMENTS}", f"d{7 * ((13 * k) % 150)}"] for k in range(QUERIES)}
+"""Documents at random, so that they stand anywhere in a ranking."""
+
+
+def test_every_rank_is_that_of_all_cosines(corpus, queries, small_model, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    own = retrieval_in(tmp_path, "random", corpus, queries, RELEVANT)
+    model = GridModel(Encoder.load(small_model, device="cpu", max_length=WINDOW), Checkpoint("tiny", "rev"))
+    cell = score(build(checked(OwnTask, own), 0), model, Temperature(1.0), ScoringOptions(keep=False))
+
+    plain = SentenceTransformer(small_model, device="cpu")
+    plain.max_seq_length = WINDOW
+    unit = [plain.encode(list(texts.values()), normalize_embeddings=True) for texts in (queries, corpus)]
+    cosine = unit[0].astype(np.float64) @ unit[1].T.astype(np.float64)
+    place = {document: k for k, document in enumerate(corpus)}
+    assert len(cell.relevant) == 2 * QUERIES
+    beyond = 0
+    for row in cell.relevant:
+        own = cosine[list(queries).index(row["query"])]
+        value = own[place[row["document"]]]
+        # Equal pieces tie, and rounding may exchange two that nearly do.
+        assert (own > value + 1e-6).sum() < row["rank"] <= (own > value - 1e-6).sum()
+        beyond += row["rank"] > 1000
+    assert beyond > 3

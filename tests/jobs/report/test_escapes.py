@@ -5,6 +5,7 @@ import json
 import unicodedata
 from types import SimpleNamespace
 
+import pytest
 from pages import EVIL, HOSTILE, STEERS, Page, specs_of
 from rich.console import Console
 
@@ -12,6 +13,7 @@ from tempscale_jobs.errors import visible
 from tempscale_jobs.report import page
 from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.sections import Drawing, Figure, Part, Report, Section, Table
+from tempscale_jobs.report.shell import folder_for
 from tempscale_jobs.runs import sealed
 
 
@@ -88,3 +90,31 @@ def test_markup_in_a_text_stays_text():
     assert seen.text.count('</script><script>alert("x")</script>') >= 20
     assert "{{ 7*7 }}" in seen.text
     assert specs_of(hostile)["m0-chart"] == {"title": HOSTILE.replace("\u2028", "\\u2028")}
+
+
+# --- what is printed --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("root", "before"),
+    [("runs/a", "runs/a-"), ("runs/a/", "runs/a-"), ("s3://b", "s3://b/"), ("s3://b/", "s3://b/"), ("s3://b/x", "s3://b/x-"),
+     ("/", "/"), ("-o", "./-o-"), ("file:///r", "file:///r-")],
+)  # fmt: skip
+def test_a_new_folder_is_where_the_run_may_write(root, before):
+    found = folder_for(["audit"], root, "more")
+    assert found.startswith(f"{before}more-")
+    assert found != folder_for(["pairs"], root, "more")
+
+
+@pytest.mark.parametrize("columns", ["0", "-3", "1", "40"])
+def test_a_terminal_of_no_width_shows_what_is_printed(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    Screen().print("error: sentence", soft_wrap=True)
+    assert "sentence" in capsys.readouterr().out
+
+
+def test_cells_of_tables_show_no_secret(capsys):
+    print_table(Screen(width=200), ["folder"], [["s3://KEY:SECRET@bucket/x"]])
+    printed = capsys.readouterr().out
+    assert "SECRET" not in printed
+    assert "bucket/x" in printed
