@@ -3,7 +3,6 @@
 import json
 
 import numpy as np
-import polars as pl
 import pytest
 from nights_by_hand import summary
 from whole_run import as_lines, audited, documented, read_parts, read_record, read_tables, rejected, sharded
@@ -91,14 +90,6 @@ def test_cells_of_the_probe_and_of_length_have_the_errors_of_documents_too(named
         mine, theirs = (read_tables(out)[table] for out in (named, unnamed))
         assert mine[f"{name}_se"].equals(theirs[f"{name}_se"])
         assert not mine[f"{name}_se_superpopulation"].equals(theirs[f"{name}_se_superpopulation"])
-    means = pl.read_parquet(named / "partials" / "probe" / "**" / "text_means.parquet", hive_partitioning=False)
-    row = read_tables(named)["prefix_probe"].row(0, named=True)
-    own = means.filter(pl.col("group") == row["prefix_tokens"])
-    off = own["inside"].to_numpy() - own["inside"].mean()
-    _, place = np.unique(numbered(own["text_id"].to_list()), return_inverse=True)
-    sums = np.bincount(place, off)
-    by_hand = 2 * np.sqrt(len(sums) / (len(sums) - 1) * (sums**2).sum()) / len(own)
-    assert row["cosine_se_superpopulation"] == pytest.approx(by_hand, rel=1e-9)
 
 
 def test_no_document_has_texts_in_groups_of_two_sets(named):
