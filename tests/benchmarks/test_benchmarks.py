@@ -115,17 +115,6 @@ def test_the_exponent_is_the_slope_on_logarithmic_axes():
     assert growth.series("a", "texts", rows[:2])[1]["exponent_se"] is None
 
 
-def test_texts_of_one_length_are_consecutive_tokens_between_the_special_ones(minilm):
-    from benchmarks.measuring import texts
-
-    encoder = tempscale.Encoder.load(minilm, device="cpu")
-    found = growth.runs(encoder, 12, 50)
-    assert {len(ids) for ids in found} == {12}
-    assert {(ids[0], ids[-1]) for ids in found} == {(101, 102)}
-    stream = [token for ids in encoder.tokenizer(texts()).ids for token in ids[1:-1]]
-    assert [token for ids in found for token in ids[1:-1]] == stream[:500]
-
-
 @pytest.fixture
 def known_limits(monkeypatch):
     """Rates of products that need no measuring: a thousand million operations a second and thread."""

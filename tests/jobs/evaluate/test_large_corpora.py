@@ -20,6 +20,7 @@ from tempscale_jobs.evaluate.run import score_missing
 from tempscale_jobs.evaluate.tasks import Evaluation
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.observing import Observer
 from tempscale_jobs.tables.evaluate import CELL_DOCUMENTS
 
 mteb = pytest.importorskip("mteb")
@@ -92,23 +93,20 @@ def scored(tmp_path, task_files, small_model, encoder, monkeypatch):
     return score
 
 
-class Stages:
+class Stages(Observer):
     """An observer that keeps (stage, total, done)."""
 
     def __init__(self, stages):
+        super().__init__()
         self.stages = stages
 
     def stage(self, name, total):
+        super().stage(name, total)
         self.stages.append([name, total, 0])
 
     def progress(self, done):
+        super().progress(done)
         self.stages[-1][2] = done
-
-    def say(self, what, note, seconds=None):
-        pass
-
-    def resize(self, total):
-        raise AssertionError("totals are known")
 
 
 def cells_of(out):
