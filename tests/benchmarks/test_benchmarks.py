@@ -34,9 +34,6 @@ def rates(file):
     return {row["benchmark"]: row["rate"] for row in found["results"]}, found["measured"]
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
-
-
 def test_what_is_measured_again_leaves_rows_and_versions_of_the_others(tmp_path):
     file = tmp_path / "box.json"
     file.write_text(json.dumps({"machine": HERE, "versions": THEN, "results": [ROW | {"benchmark": "socm"}]}), "utf-8")
@@ -99,9 +96,6 @@ def test_what_cannot_be_measured_leaves_what_is_there(folders, monkeypatch, caps
     assert "12.0 texts/s" in (folders / "docs" / "performance.md").read_text("utf-8")
 
 
-# --- growth -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_exponent_is_the_slope_on_logarithmic_axes():
     rows = [{"size": n, "seconds": 3e-7 * n**2.5, "rate": 1e6 / n} for n in (10, 20, 40, 80)]
     found = growth.series("a", "texts", rows)
@@ -125,9 +119,6 @@ def known_limits(monkeypatch):
 def operations(tokens):
     """Of MiniLM's products over one text: six layers of four square matrices, two wide ones, and two of attention."""
     return 6 * (2 * tokens * (4 * 384 * 384 + 2 * 384 * 1536) + 4 * tokens * tokens * 384)
-
-
-# --- workers ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])

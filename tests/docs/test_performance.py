@@ -18,9 +18,6 @@ def labels(svg):
     return sorted(re.findall(r'aria-label="([^"]*)"', svg))
 
 
-# --- the page that is there -------------------------------------------------------------------------------------------
-
-
 def test_the_page_and_its_charts_are_current():
     machines = render.read(RESULTS)
     assert machines
@@ -56,9 +53,6 @@ def test_readme_tells_the_figures_of_the_page():
         assert any(numbers(what) <= numbers(group) for group in homes), f"{what}: {numbers(what)}"
 
 
-# --- pages of other machines ------------------------------------------------------------------------------------------
-
-
 def test_each_benchmark_has_its_own_date_and_versions():
     later = MEASURED | {"on": "2026-05-06", "tempscale": "10.0", "known_from": "the log"}
     names = ("cosine", "socm", "growth")
@@ -71,9 +65,6 @@ def test_each_benchmark_has_its_own_date_and_versions():
     assert page.count("2026-05-06* with tempscale 10.0") == 1
     assert "python 3.99.1; scipy 5.5." in page.split("The machine:")[1].split("###")[0]
     assert "not recorded" in render.page({"old-box": {"results": [{"benchmark": "own", **RATE}]}})
-
-
-# --- words for figures ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -61,9 +61,6 @@ def test_texts_that_a_model_rejected_are_not_counted_as_analysed_and_one_text_is
     assert "· 1 text ·" in report_of(tables | {"collapse_summary": summary.with_columns(texts=1)}, alone).where
 
 
-# --- numbers and names ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("shown", "given", "text"),
     [
@@ -90,9 +87,6 @@ def test_labels_are_short_and_distinct():
         "τ 1.0", "log_length(64)", "by_head([1.0, 1.0, 1.0, …0.9, 0.9, 0.9]) #1",
         "by_head([1.0, 1.0, 1.0, …0.9, 0.9, 0.9]) #2", "by_layer(1.0, 1.0, 1.0, …1.0, 1.0, 0.85)",
     ]  # fmt: skip
-
-
-# --- the page ---------------------------------------------------------------------------------------------------------
 
 
 def test_without_excerpts_no_text_is_shown():

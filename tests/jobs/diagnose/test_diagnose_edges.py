@@ -229,9 +229,6 @@ def test_special_tokens_are_left_out_of_word_embeddings_and_unknown_words_are_no
     assert np.flatnonzero(found[2]).tolist() == sorted(nothing)  # There is nothing else.
 
 
-# --- memory of a GPU ---------------------------------------------------------------------------------------------------
-
-
 class Placed:
     """A model that knows where it is."""
 

@@ -4,9 +4,11 @@ import html
 import json
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 from command_line import in_process
+from left_behind import files_of
 from whole_run import as_lines, documented, read_record
 
 pytestmark = pytest.mark.proof
@@ -30,7 +32,6 @@ baseline = "latest"
 [execution]
 workers = 1
 """
-NIGHTS = ("2026-11-24", "2026-11-25")
 
 
 def printed(out, folder):
@@ -44,36 +45,21 @@ def printed(out, folder):
     return sorted(line for line in in_page if line.startswith("tempscale "))
 
 
-def recorded(folder):
-    """The bytes of the record of nights, by file."""
-    return {path: path.read_bytes() for path in (folder / "nights of it" / "history").rglob("*") if path.is_file()}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory, small_model, ray_session):
-    """A folder with two nights by a configuration file, and what each printed."""
-    folder = tmp_path_factory.mktemp("printed place")
-    (folder / "night ly.toml").write_text(TOML.replace("MODEL", json.dumps(small_model)))
-    texts = documented("pyarrow")[:90]
-    for night in NIGHTS:
-        (folder / f"it's $HOME {night}.jsonl").write_text(as_lines(texts))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        ended = [in_process("audit", "night ly.toml", "--cache", "ca che", "--night", night) for night in NIGHTS]
-    return folder, ended
-
-
-def test_a_night_prints_commands_that_end_well_and_keep_cache_thresholds_and_record(place, monkeypatch):
-    folder, ended = place
-    monkeypatch.chdir(folder)
-    before = recorded(folder)
-    assert len(before) >= 2
-    lines = []
-    for night, (code, out, err) in zip(NIGHTS, ended, strict=True):
+def test_a_night_prints_commands_that_end_well_and_keep_cache_thresholds_and_record(
+    tmp_path, small_model, ray_session, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("night ly.toml").write_text(TOML.replace("MODEL", json.dumps(small_model)))
+    advised = []
+    for night in ("2026-11-24", "2026-11-25"):
+        Path(f"it's $HOME {night}.jsonl").write_text(as_lines(documented("pyarrow")[:90]))
+        code, out, err = in_process("audit", "night ly.toml", "--cache", "ca che", "--night", night)
         assert code == 0, err
-        lines.append([line for line in printed(out, folder / "nights of it" / night) if line.startswith("tempscale audit")])
-    assert len(lines[0]) >= 2
-    for line in lines[0]:
+        advised.append([line for line in printed(out, Path("nights of it") / night) if line.startswith("tempscale audit")])
+    before = files_of("nights of it/history")
+    assert len(before) >= 2
+    assert len(advised[0]) >= 2
+    for line in advised[0]:
         words = shlex.split(line)
         code, _, err = in_process(*words[1:])
         assert code in (0, 1), err  # More texts than the threshold allows are a failed gate.
@@ -82,4 +68,4 @@ def test_a_night_prints_commands_that_end_well_and_keep_cache_thresholds_and_rec
         assert record["config"]["execution"]["cache"] == "ca che"
         assert record["gate"]["checks"] >= 2
         assert in_process(*words[1:])[0] == code  # The same command once more.
-    assert recorded(folder) == before
+    assert files_of("nights of it/history") == before

@@ -92,9 +92,6 @@ def test_markup_in_a_text_stays_text():
     assert specs_of(hostile)["m0-chart"] == {"title": HOSTILE.replace("\u2028", "\\u2028")}
 
 
-# --- what is printed --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("root", "before"),
     [("runs/a", "runs/a-"), ("runs/a/", "runs/a-"), ("s3://b", "s3://b/"), ("s3://b/", "s3://b/"), ("s3://b/x", "s3://b/x-"),
