@@ -4,7 +4,7 @@ import json
 
 import pytest
 from command_line import in_process
-from pages import EDGES, tables_of, without_errors
+from pages import EDGES, tables_of
 from whole_run import checked_json, read_tables
 
 from tempscale_jobs.audit.findings import decide, exposed
@@ -35,25 +35,6 @@ def test_a_share_is_compared_with_what_is_fair():
     assert state(1.3, 0.1, 1.0) == "up"
     assert state(0.9, 0.1, 1.0) == "noise"
     assert state(0.7, 0.1, 1.0, z=4.0) == "noise"
-
-
-@pytest.mark.parametrize(
-    ("figures", "gap", "prefix"),
-    [
-        ({}, "up", "up"), ({"gap": -0.08}, "down", "up"), ({"gap": 0.005}, "noise", "up"), ({"gap": None}, "absent", "up"),
-        ({"prefix": -0.02}, "up", "down"), ({"prefix": 0.001}, "up", "noise"), ({"prefix": None}, "up", "absent"),
-    ],
-)  # fmt: skip
-def test_gaps_are_decided_from_their_errors(figures, gap, prefix):
-    findings = found(**figures)
-    assert states(findings, "collapse_gap", "prefix_gap") == [gap, prefix]
-    assert states(findings, "cosine_mean", "socm_mean", "truncated_share") == ["measured"] * 3
-
-
-def test_without_errors_gaps_are_unknown_and_measured_figures_stay_so():
-    findings = decide(without_errors(tables_of()), EDGES)
-    assert states(findings, "collapse_gap", "prefix_gap", "cosine_mean") == ["unknown", "unknown", "measured"]
-    assert states(found(socm=None), "socm_mean") == ["absent"]
 
 
 def test_what_a_figure_rests_on_names_its_texts_and_lengths():

@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 from score_tasks import retrieval_in
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Pooling, Transformer
 from sklearn.linear_model import LogisticRegression
 from whole_run import as_lines, documented
 
@@ -54,9 +56,6 @@ def tasks(tmp_path_factory):
 @pytest.fixture(scope="module", params=["bare", "dot", "prompts", pytest.param("the real one", marks=pytest.mark.soak)])
 def folder(request, small_model, minilm, tmp_path_factory):
     """A model's folder: without Normalize, compared by dot product, or with prompts."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, Transformer
-
     if request.param == "the real one":
         return minilm
     found = tmp_path_factory.mktemp("model") / "tiny"
@@ -69,8 +68,6 @@ def folder(request, small_model, minilm, tmp_path_factory):
 
 @pytest.mark.parametrize("kind", ["retrieval", "classification", "clustering", "sts"])
 def test_every_score_is_that_of_mteb_with_the_plain_model(folder, tasks, kind):
-    from sentence_transformers import SentenceTransformer
-
     settings = Settings.of(folder)
     encoder = Encoder.load(folder, device="cpu", prompt="")
     model = GridModel(encoder, Checkpoint("tiny", "rev", settings.similarity, settings if settings.has_prompts else None))
