@@ -74,19 +74,6 @@ def test_a_gate_for_a_temperature_that_is_not_measured_is_refused():
     assert resolve({"gate": {"temperatures": ["0.80", 1.0]}}).gate.holds_for("0.8")
 
 
-@pytest.mark.soak
-def test_the_same_folder_started_over_keeps_the_record_of_other_nights(small, small_model):
-    folder, data = small
-    held = {"thresholds": ["texts >= 1"], "baseline": "latest", "drift": {"cosine_mean": 0.0}}
-    for night in ("2026-11-01", "2026-11-02"):
-        audited(data(out="over", gate=held, night=night), fresh=True)
-    record = history.load(Storage(str(folder / "over" / "history")))
-    assert record["night"].to_list() == ["2026-11-01", "2026-11-02"]
-    assert record["gate"].to_list() == ["passed", "passed"]
-    table = pl.read_parquet(folder / "over" / "tables" / "gate.parquet").filter(pl.col("check") == "drift")
-    assert table["baseline"].to_list() == [f"the night of 2026-11-01 (run {record['run'][0]})"]
-
-
 def test_the_night_stands_in_out_and_source():
     found = resolve({"out": "s3://b/nights/{night}", "night": "2026-11-22", "corpus": {"source": "s3://b/{night}/*"}})
     assert (found.out, found.corpus.source) == ("s3://b/nights/2026-11-22", "s3://b/2026-11-22/*")

@@ -114,22 +114,6 @@ def test_items_without_a_value_or_a_cosine_cannot_choose():
 # ---------------------------------------------------------------------------------------------- the choice
 
 
-@pytest.mark.proof
-def test_a_real_gain_is_found_and_its_interval_covers_the_truth():
-    covered, n, gain, draws = 0, 400, 0.05, 60
-    for seed in range(draws):
-        random = np.random.default_rng(seed)
-        before = random.uniform(0.2, 0.8, n)
-        own = {FIRST: before, OTHER: before + gain + random.normal(0, 0.15, n), "0.5": before - gain}
-        rows = choose(split(table(own), ["one"], 0.5, seed), list(own), seed)
-        assert [row["chosen"] for row in rows] == [False, True, False]
-        assert rows[1]["held_low"] > 0
-        covered += rows[1]["held_low"] < gain < rows[1]["held_high"]
-        assert rows[2]["held_low"] is rows[0]["held_high"] is None
-    assert covered >= stats.binom.ppf(0.001, draws, 0.95)
-    assert rows[0]["reason"] == rows[2]["reason"] != rows[1]["reason"]
-
-
 def test_noise_is_chosen_about_as_often_as_its_level_allows(monkeypatch):
     """The best of four that differ by nothing: one side of a 95 % interval, 2.5 %, for items are seen once more."""
     monkeypatch.setattr(scores, "RESAMPLES", 999)
