@@ -1,16 +1,13 @@
 """The answer in a sentence or three, the four figures and their trend; runs beside an audit; figures as files."""
 
-import numpy as np
 import polars as pl
 import pytest
 from pages import EDGES, RUN, nights, tables_of, without_errors
-from prepared import laid_out
 
 from tempscale_jobs.audit import report, verdict, words
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import FIGURES
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps.exposure import ranked
 
 pytestmark = pytest.mark.proof
 
@@ -79,13 +76,3 @@ def test_every_figure_is_left_as_svg_and_png_and_old_ones_go(tmp_path):
     tables = {name: pl.concat([one[name], other[name]]) for name in one} | {"excerpts": one["excerpts"]}
     of_models = report.render(tables, RUN).figures
     assert {name for name in of_models if name.endswith("cosine")} == {"a-b-m0-cosine", "a-b-m1-cosine"}
-
-
-def test_ranked_texts_are_the_largest_ties_by_hash():
-    layout = laid_out(["d", "c", "b", "a"], [9, 8, 7, 6], [0] * 4, [0])
-    assert layout.key[1] < layout.key[3]  # Ties are broken by the hash of the id.
-    rows = ranked({"model": "m"}, "hub", np.arange(4), np.array([1.0, 3.0, np.nan, 3.0]), layout)
-    assert [(row["rank"], row["text_id"], row["tokens"], row["value"]) for row in rows] == [
-        (1, "c", 8, 3.0), (2, "a", 6, 3.0), (3, "d", 9, 1.0),
-    ]  # fmt: skip
-    assert set(rows[0]) == {"model", "ranking", "rank", "text_id", "tokens", "value"}

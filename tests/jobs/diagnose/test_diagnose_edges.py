@@ -2,9 +2,9 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import polars as pl
@@ -243,35 +243,27 @@ class Placed:
         self.moves.append(self.device.type)
 
 
+FULL = torch.OutOfMemoryError("CUDA out of memory")
+
+
 @pytest.mark.parametrize(
-    ("device", "failures", "moves"),
+    ("device", "errors", "found"),
     [
-        ("cuda", 0, []), ("cuda", 1, []), ("cuda", 2, ["cpu", "cuda"]), ("cuda", 3, ["cpu", "cuda"]), ("cpu", 1, []),
+        ("cuda", [], True), ("cuda", [FULL], True), ("cuda", [FULL] * 2, True), ("cuda", [FULL] * 3, False),
+        ("cpu", [MemoryError()], False), ("cuda", [RuntimeError("another kernel fails")], False),
     ],
 )  # fmt: skip
-def test_a_text_that_a_gpu_cannot_hold_is_looked_into_on_the_processor(device, failures, moves):
-    """Where no memory holds it either the model is left where it was."""
-    model, seen = Placed(device), []
+def test_a_text_that_a_gpu_cannot_hold_is_looked_into_on_the_processor(device, errors, found):
+    """Where no memory holds it either the model is left where it was; another failure is tried once."""
+    model, answers, seen = Placed(device), iter([*errors, "figures"]), []
 
     def look():
         seen.append(model.device.type)
-        if len(seen) <= failures:
-            raise MemoryError if device == "cpu" else torch.OutOfMemoryError("CUDA out of memory")
-        return "figures"
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
 
-    if failures == 3 or device == "cpu":
-        with pytest.raises((MemoryError, torch.OutOfMemoryError)):
-            looks.fitting(model, look)
-    else:
+    with nullcontext() if found else pytest.raises(type(errors[-1])):
         assert looks.fitting(model, look) == "figures"
-        assert len(seen) == failures + 1
-        assert seen[-1] == ("cpu" if moves else "cuda")
-    assert model.moves == moves
-    assert model.device.type == device
-
-
-def test_another_failure_is_tried_once():
-    other = mock.Mock(side_effect=RuntimeError("another kernel fails"))
-    with pytest.raises(RuntimeError, match="another kernel"):
-        looks.fitting(Placed("cuda"), other)
-    assert other.call_count == 1
+    assert seen == [device, device, "cpu"][: len(errors) + found]
+    assert model.moves == (["cpu", "cuda"] if len(seen) == 3 else [])
