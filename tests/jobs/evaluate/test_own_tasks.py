@@ -94,22 +94,6 @@ def test_roles_have_their_own_temperatures_and_are_embedded_once(retrieval, task
     assert len({main_score(cell) for cell in cells}) > 1
 
 
-@pytest.mark.proof
-def test_a_reranking_is_scored(tmp_path, task_texts, model, plain):
-    rows = [
-        {"query": text[:60], "positives": [text[60:]], "negatives": [other[60:] for other in task_texts[k + 1 : k + 8]]}
-        for k, text in enumerate(task_texts[:30])
-    ]
-    own = {"name": "r", "type": "reranking", "source": lines(tmp_path / "r.jsonl", rows)}
-    cell = score(task_of(own), model, Temperature(1.0), ScoringOptions(keep=False))
-    reciprocal = []
-    for row in rows:
-        cosine = plain.encode([t.strip() for t in row["positives"] + row["negatives"]]) @ plain.encode(row["query"])
-        reciprocal.append(1 / (1 + int((cosine[1:] > cosine[0]).sum())))
-    assert main_score(cell) == pytest.approx(np.mean(reciprocal), abs=1e-4)
-    assert all(row["found"] == 8 for row in cell.relevant)
-
-
 @pytest.mark.parametrize(("side", "text", "named"), [
     ("qrels", "query_id\tdoc_id\trel\nq0\tnowhere\t1\n", "1 × an unknown document, .* 'nowhere'"),
     ("qrels", "query_id\tdoc_id\trel\nnobody\td0\t1\nnone\td0\t1\n", "2 × an unknown query, .* 'nobody'"),

@@ -40,7 +40,11 @@ def tasks(tmp_path_factory):
         {"sentence1": one, "sentence2": one[: 3 * k] + other, "score": k}
         for k, (one, other) in enumerate(zip(texts[:30], texts[30:60], strict=True))
     ]
-    for name, rows in (("labels", labels), ("pairs", pairs)):
+    ranked = [
+        {"query": text[:60], "positives": [text[60:]], "negatives": [other[60:] for other in texts[k + 1 : k + 8]]}
+        for k, text in enumerate(texts[:30])
+    ]
+    for name, rows in (("labels", labels), ("pairs", pairs), ("ranked", ranked)):
         (folder / f"{name}.jsonl").write_text(as_lines(rows))
     corpus = {f"d{k}": text[60:] for k, text in enumerate(texts)}
     queries = {f"q{k}": text[:60] for k, text in enumerate(texts[:40])}
@@ -50,6 +54,7 @@ def tasks(tmp_path_factory):
         "classification": {"name": "sizes", "type": "classification"} | labelled,
         "clustering": {"name": "groups", "type": "clustering"} | labelled,
         "sts": {"name": "alike", "type": "sts", "source": str(folder / "pairs.jsonl")},
+        "reranking": {"name": "ranked", "type": "reranking", "source": str(folder / "ranked.jsonl")},
     }
 
 
@@ -66,7 +71,7 @@ def folder(request, small_model, minilm, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("kind", ["retrieval", "classification", "clustering", "sts"])
+@pytest.mark.parametrize("kind", ["retrieval", "classification", "clustering", "sts", "reranking"])
 def test_every_score_is_that_of_mteb_with_the_plain_model(folder, tasks, kind):
     settings = Settings.of(folder)
     encoder = Encoder.load(folder, device="cpu", prompt="")
