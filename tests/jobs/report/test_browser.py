@@ -10,14 +10,9 @@ from tempscale_jobs.report.page import page as page_of
 pytestmark = pytest.mark.proof
 
 
-@pytest.mark.parametrize(
-    ("width", "taus", "known"),
-    [(390, SCHEDULES, True), (390, (1.0, 0.8), False), (768, (1.0, 0.8), True), (1280, SCHEDULES, True)],
-)
-def test_every_chart_is_drawn_and_nothing_overflows_or_complains(tmp_path, width, taus, known):
-    """Whether errors are known or not."""
-    tables = tables_of(text=HOSTILE, taus=taus)
-    page = rendered(tables if known else without_errors(tables), RUN | {"trend": nights(4, taus=taus)})
+@pytest.mark.parametrize(("width", "taus"), [(390, (1.0, 0.8)), (390, SCHEDULES), (768, (1.0, 0.8)), (1280, SCHEDULES)])
+def test_every_chart_is_drawn_and_nothing_overflows_or_complains(tmp_path, width, taus):
+    page = rendered(tables_of(text=HOSTILE, taus=taus), RUN | {"trend": nights(4, taus=taus)})
     seen = drawn(page, tmp_path, width)
     assert not seen["console"]
     assert seen["charts"] == seen["drawn"] == 6 + 4 + 4  # Figures; the four over the nights, small and large.
@@ -43,6 +38,13 @@ def test_nothing_scrolls_sideways_on_a_phone_and_each_chart_folds_its_figures(tm
     assert seen["folded"]
     assert seen["wide"] == []
     assert seen["scroll"] <= 390
+
+
+def test_what_has_no_error_is_drawn(tmp_path):
+    seen = drawn(rendered(without_errors(tables_of()), RUN), tmp_path, 390)
+    assert not seen["console"]
+    assert seen["drawn"] == 6
+    assert "0.00" in "".join(seen["texts"])
 
 
 def test_texts_are_searched_as_one_types(tmp_path):
