@@ -1151,12 +1151,14 @@ FINDINGS = Subject(
     "what is said of a figure",
     (
         "tests/jobs/audit/test_findings.py",
-        "tests/jobs/audit/test_advice.py",
+        "tests/jobs/audit/test_sentences.py",
         "tests/jobs/audit/test_first_screen.py",
         "tests/jobs/nights/test_night_findings.py",
         "tests/jobs/tune/test_tune_findings.py",
-        "tests/jobs/evaluate/test_evaluate_findings.py",
+        "tests/jobs/evaluate/test_evaluate_words.py",
         "tests/jobs/diagnose/test_diagnose_findings.py",
+        "tests/jobs/diagnose/test_diagnose_edges.py",
+        "tests/jobs/diagnose/test_diagnose_documents.py",
     ),
     of(
         f"{JOBS}/report/findings.py",
@@ -1218,7 +1220,7 @@ ADVICE = Subject(
     "what is advised",
     (
         "tests/jobs/audit/test_findings.py",
-        "tests/jobs/audit/test_advice.py",
+        "tests/jobs/audit/test_sentences.py",
         "tests/jobs/diagnose/test_diagnose_findings.py",
         "tests/jobs/evaluate/test_evaluate_words.py",
         "tests/jobs/tune/test_tune_findings.py",

@@ -1,4 +1,4 @@
-"""Errors of the summary where there is too little, and sentences on errors where documents are few."""
+"""Errors of the summary where there is too little."""
 
 from types import SimpleNamespace
 
@@ -53,17 +53,6 @@ def test_a_sample_of_one_text_has_socm_of_no_pairs(tmp_path):
     found = summary.socm_figures(run, None, None, None, samples)
     assert samples == {}
     assert (found["socm_texts"], found["socm_pairs"], found["socm_freedom"]) == (1, 0, None)
-
-
-def test_few_documents_and_very_unequal_ones_are_said_to_tell_no_error():
-    def told(**known):
-        (sentence,) = words.protocol({"max_length": 64} | known, [0, 32], False)[1:]
-        return sentence
-
-    assert "5 documents" in told(documents=5)
-    assert told(documents=5).count("10") == 1  # So many would tell one.
-    assert "6.2" in told(documents=40, documents_equal=6.2)
-    assert "6.2" not in told(documents=400, documents_equal=300.0)
 
 
 def exposures(**values):

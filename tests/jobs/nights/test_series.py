@@ -183,9 +183,6 @@ def test_nothing_is_said_of_models_where_no_baseline_is_asked_for(kept):
     assert (judged["verdict"], judged["first_nights"]) == ("passed", [])
 
 
-# ---------------------------------------------------------------------------------------- what a reader sees
-
-
 def test_the_verdict_and_what_else_is_to_be_known_are_in_every_place(kept):
     kept.end("2026-11-01")
     failed = kept.end("2026-11-02", {"m": of("bbbb")})

@@ -207,3 +207,11 @@ def test_a_tune_without_a_corpus_has_no_audit_that_goes_on_from_it():
     assert words[words.index("--corpus") + 1] == "c d.csv"
     assert [words[k + 1] for k, word in enumerate(words) if word == "--tau"] == ["1.0"]
     assert words[words.index("--intervals") + 1] == "0,40"
+
+
+def test_what_only_a_file_says_is_no_line_of_options():
+    corpus = {"source": "v.parquet", "embedding_column": "vector", "bits": True}
+    run = {"config": {"out": "o", "corpus": corpus}, "models": {"given": {}}, "corpus": {"source": "v.parquet", "usable": 9}}
+    assert again(run, "given", "audit", beside="x") == ""
+    started = run | {"command_line": {"file": "v.toml", "options": {}}}
+    assert shlex.split(again(started, "given", "audit", beside="x"))[:3] == ["tempscale", "audit", "v.toml"]
