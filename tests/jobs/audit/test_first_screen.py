@@ -58,7 +58,7 @@ def test_the_gate_is_on_the_first_screen(verdict_, failed):
     assert (made.notes, made.alerts) == (([said["passed"]], []) if verdict_ == "passed" else ([], [said["failed"]]))
     (gate,) = made.before
     assert (gate.folded, gate.sentences) == (verdict_ == "passed", failed)
-    assert gate.table.rows[0][:5] == ("cosine_mean", "MiniLM, τ 1.0", "held", "0.1", "<= 1")
+    assert gate.table.rows[0][:5] == ("mean cosine\ncosine_mean", "MiniLM at τ 1.0", "held", "0.1", "<= 1")
 
 
 def test_every_figure_is_left_as_svg_and_png_and_old_ones_go(tmp_path):
