@@ -35,13 +35,6 @@
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
       run, findings, terminal
       units               what one task reads and writes
-    verify/               `tempscale verify`: whether stored vectors are a model's
-      run, summary, findings, words, report, terminal
-      sample              which rows are compared
-      computed            what each precision changes
-      compare             stored vectors against the model's, and which are wrong
-      variants            what people get wrong when they embed
-      explain             wrong rows, embedded again in these ways
     pairs/                `tempscale pairs`: SOCM of explicit pairs of texts
       run, summary, findings, report, terminal
       chunks              the pairs of a source, in pieces
@@ -66,6 +59,14 @@
       corrected           a score with corrected embeddings
       analyses            the papers' analyses of one cell
       audits              scores compared with finished audits
+    verify/               `tempscale verify`: whether stored vectors are a model's
+      run, summary, findings, words, report, terminal
+      sample              which rows are compared
+      joined              vectors and texts of two tables
+      computed            what each precision changes
+      compare             stored vectors against the model's, and which are wrong
+      variants            what people get wrong when they embed
+      explain             wrong rows, embedded again in these ways
     nights/               nightly audits
       night               the end of a night
       gate                thresholds and drift

@@ -72,7 +72,7 @@ def audit(config: AuditConfig, console: Console, resume: bool, plan: bool, as_js
     + "  tempscale verify --embeddings index.parquet --by source --by ingested --sample 20000\n\n"
     + "  tempscale verify --embeddings index.parquet --computed float16 --candidate ./last-year --max-wrong 0.001",
 )
-@configured(VerifyConfig, RESUME, JSON)
+@configured(VerifyConfig, CONFIG, RESUME, JSON)
 def verify(config: VerifyConfig, console: Console, resume: bool, as_json: bool = False) -> int:
     """Verify that stored vectors are a model's: embed a sample again, count what is not, and say why.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,7 @@ from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.given import read_sample
 from tempscale_jobs.config.option import Option, ReadBy
 from tempscale_jobs.config.sections import Corpus, Encoding, Execution, RunFolder, Seed, Temperatures
+from tempscale_jobs.errors import UsageError
 
 SAMPLE = 3000
 """Rows that are embedded again: without a wrong one among them, at most .1 % of all are wrong (95 %, one-sided)."""
@@ -22,7 +23,7 @@ class Stored(Corpus):
 
     kind: ClassVar[str] = "embeddings"
     without_option: ClassVar[frozenset[str]] = frozenset({"document_column", "sample", "limit", "length_column"})
-    source: Annotated[str, Option("--embeddings", "Texts", "SRC", required=True)] = Field(
+    source: Annotated[str, Option("--embeddings", "Texts", "SRC")] = Field(
         min_length=1,
         description="The vectors and their texts: Parquet, JSONL or CSV, a file, folder or glob (local, s3://, gs://, "
         "hf://datasets/…), or a Lance or Delta table.",
@@ -70,7 +71,7 @@ class VerifyConfig(Command):
     )
     by: Annotated[list[str], Option("--by", "Texts", "COLUMN")] = Field(
         [],
-        description="Columns whose values are groups, such as source, date or tenant: each gets its own share of wrong rows.",
+        description="Columns whose values are groups, such as source, date or tenant, each with its share of wrong rows.",
     )
     embedding: OneModel = Field(default_factory=lambda: OneModel.model_validate({}), description="Which model.")
     computed: Annotated[Literal["float32", "float16", "bfloat16"], Option("--computed", "Model and temperature", "P")] = (
@@ -88,6 +89,14 @@ class VerifyConfig(Command):
     )
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """The checked configuration; a UsageError if no vectors are named."""
+        section = data.get("embeddings", {})
+        if isinstance(section, dict) and "source" not in section:
+            raise UsageError("give the vectors: --embeddings SRC, a table with columns id, text and embedding")
+        return super().from_data(data)
+
     @model_validator(mode="after")
     def _one(self) -> VerifyConfig:
         if len(self.embedding.models) > 1:
@@ -102,6 +111,11 @@ class VerifyConfig(Command):
     def model_names(self) -> list[str]:
         """The model, then the candidates."""
         return [*super().model_names, *self.candidates]
+
+    def texts_drawn(self) -> Corpus:
+        """The section by which the table of texts is read: the same columns, sample and limits."""
+        same = ("id_column", "text_column", "max_characters", "max_rejected", "unit_rows", "unit_bytes", "sample")
+        return Corpus.model_validate({"source": self.texts} | {name: getattr(self.drawn(), name) for name in same})
 
     def drawn(self) -> Stored:
         """The section by which rows are read: several times the sample, or all rows."""

@@ -25,11 +25,15 @@ _CHARACTERS = 1 << 19
 """A part ends at so many characters."""
 
 
-class Extra(NamedTuple):
-    """The columns that are read beside id, text and vector."""
+class Read(NamedTuple):
+    """What is read of each row beside its id."""
 
-    title: str | None
-    by: tuple[str, ...]
+    text: bool = True
+    vector: bool = True
+    title: str | None = None
+    """The column of titles."""
+    by: tuple[str, ...] = ()
+    """The columns of groups."""
 
 
 class StoredRow(NamedTuple):
@@ -37,10 +41,14 @@ class StoredRow(NamedTuple):
 
     text_id: str
     text: str
+    """Empty where the texts are in another table."""
     vector: np.ndarray
+    """Empty where the vectors are in another table."""
     title: str | None
     above: str | None
+    """The text of the row before it."""
     below: str | None
+    """That of the row behind it."""
     groups: list[str | None]
     place: str = ""
     digest: bytes = b""
@@ -49,26 +57,28 @@ class StoredRow(NamedTuple):
 
 
 class StoredVectors:
-    """The rows of a table of texts and vectors; their numbers are kept as they are stored."""
+    """The rows of a table of texts and vectors, or of one of them; numbers are kept as they are stored."""
 
-    folder, what = "shards", "text with a vector"
+    folder = "shards"
     width: int | None = None
     """Vectors of all widths are read: a row that is cut is a finding."""
 
-    def __init__(self, corpus: Corpus, extra: Extra, run_folder: str) -> None:
-        self.corpus, self._extra, self._run_folder = corpus, extra, run_folder
+    def __init__(self, corpus: Corpus, read: Read, run_folder: str) -> None:
+        self.corpus, self._read, self._run_folder = corpus, read, run_folder
+        self.what = "text with a vector" if read.text and read.vector else "text" if read.text else "vector"
 
     @property
     def columns(self) -> Columns:
         """The columns that are read."""
         named, optional = sources.id_columns(self.corpus)
-        required: dict[str, str | None] = {
-            str(self.corpus.embedding_column): "--embedding-column",
-            self.corpus.text_column: "--text-column, or the table of the texts with --texts",
-        }
-        required |= dict.fromkeys(self._extra.by, "--by")
-        if self._extra.title is not None:
-            required[self._extra.title] = "--title-column"
+        required = dict[str, str | None]()
+        if self._read.vector:
+            required[str(self.corpus.embedding_column)] = "--embedding-column"
+        if self._read.text:
+            required[self.corpus.text_column] = "--text-column, or the table of the texts with --texts"
+        required |= dict.fromkeys(self._read.by, "--by")
+        if self._read.title is not None:
+            required[self._read.title] = "--title-column"
         return Columns(required, named, optional)
 
     def begin(self, width: int | None) -> int | None:
@@ -83,11 +93,11 @@ class StoredVectors:
         """The rows of a unit that have a text and a vector."""
         rows = self._rows(records(self.corpus, unit, self.columns, self._run_folder))
         for row in usable(rows, unit.limit, counts, rejects, self._content):
-            vector, _, text, around, record = row.content
+            vector, _, text, (above, below), record = row.content
             values = record.values
-            title = None if self._extra.title is None else usable_text(values.get(self._extra.title))[0]
-            groups = [_group(values.get(name)) for name in self._extra.by]
-            yield StoredRow(row.text_id, text, vector, title, *around, groups, row.place, row.digest, row.copy)
+            title = None if self._read.title is None else usable_text(values.get(self._read.title))[0]
+            groups = [_group(values.get(name)) for name in self._read.by]
+            yield StoredRow(row.text_id, text, vector, title, above, below, groups, row.place, row.digest, row.copy)
 
     def _rows(self, rows: Iterable[Record]) -> Iterator[Row]:
         """Rows whose `text` is the record with the texts of the rows above and below it."""
@@ -100,8 +110,10 @@ class StoredVectors:
             above = self._text(record)[0]
 
     def _text(self, record: Record) -> tuple[str | None, str | None]:
+        if not self._read.text:
+            return "", None
         text, problem = usable_text(record.values.get(self.corpus.text_column))
-        return (text[: self.corpus.max_characters] if text else text), problem
+        return (None if text is None else text[: self.corpus.max_characters]), problem
 
     def _content(self, cells: tuple[Record, str | None, str | None]) -> tuple[Any, str | None]:
         """(vector, length, text, texts around, record), or why the row cannot be compared."""
@@ -109,6 +121,8 @@ class StoredVectors:
         text, problem = self._text(record)
         if text is None:
             return None, problem
+        if not self._read.vector:
+            return (np.zeros(0), len(text), text, (above, below), record), None
         vector, problem = numbers(self.corpus, record.values.get(str(self.corpus.embedding_column)))
         return (None if vector is None else (vector, len(text), text, (above, below), record)), problem
 

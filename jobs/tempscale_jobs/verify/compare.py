@@ -38,8 +38,8 @@ def pieces(run: Run, model: Model, index: Index, rows: Mapping[int, Sequence[int
     temperature = run.temperatures[0]
     return [
         Piece(
-            k, (k, index.shards[k].name, chosen, how), f"shard {k}", (run.part(PARTIALS, model, temperature, k),), len(chosen),
-            index.shards[k].characters * len(chosen),
+            k, (k, index.shards[k].name, chosen, how), f"shard {k}", (run.part(PARTIALS, model, temperature, k),),
+            len(chosen), index.shards[k].characters * len(chosen),
         )
         for k, chosen in rows.items()
     ]  # fmt: skip
@@ -80,10 +80,8 @@ def compare_shard(worker: actor.ModelActor, number: int, name: str, chosen: Sequ
     taken = shard.take(pa.array(kept, pa.int64()))
     columns |= {"text_id": taken.column("text_id"), "groups": taken.column("groups")}
     columns |= {"tokens": [tokens.lengths[k] for k in kept], "embedding": parts.fixed_lists(unit[kept])}
-    if kept:
-        table = compared(unit.shape[1]).build(columns)
-    else:
-        table = compared(unit.shape[1]).schema().empty_table()
+    schema = compared(unit.shape[1])
+    table = schema.build(columns) if kept else schema.schema().empty_table()
     worker.storage.write_table(worker.part(PARTIALS, worker.temperatures[0], number), table)
     marks.done()
 
@@ -97,7 +95,11 @@ def _compared(how: How, stored: np.ndarray, model: np.ndarray) -> dict[str, Any]
     """The figures of one row."""
     norm, width = float(np.linalg.norm(stored)), len(stored)
     usable = bool(np.isfinite(norm) and norm > 0)
-    row = {"dimensions": width, "usable": usable and width <= len(model), "norm": norm if np.isfinite(norm) else None}
+    row: dict[str, Any] = {
+        "dimensions": width,
+        "usable": usable and width <= len(model),
+        "norm": norm if np.isfinite(norm) else None,
+    }
     model = model[: how.dims][:width]
     row |= {"format": how.storage.format_of(stored) if usable else None, "model_norm": float(np.linalg.norm(model))}
     if not row["usable"]:
@@ -105,29 +107,50 @@ def _compared(how: How, stored: np.ndarray, model: np.ndarray) -> dict[str, Any]
     return row | how.storage.compare(stored, model, how.error)._asdict()
 
 
+class Rules(NamedTuple):
+    """When a vector is a model's: the index is what most of its vectors are."""
+
+    how: How
+    errors: Mapping[str, float]
+    """The relative distance that each precision explains."""
+    norms: str
+    """The `model`'s, `unit`, or `unknown` where the format keeps none or no direction is right."""
+    format: str
+    width: int
+    prompts: tuple[str, ...] = ()
+    """Those that the model's settings name."""
+
+    def distance(self, error: float, norm: float, own: float) -> float:
+        """The relative distance that an error and the format of the index explain; `own` is that of the vector's format."""
+        return error + float_error(self.format, self.width, norm) if self.format in FLOATS else own
+
+    def allows(self, stored: np.ndarray, model: np.ndarray, cause: str = "") -> bool:
+        """Whether a stored vector has the direction of a model's, made in the way of a cause."""
+        model = model[: self.how.dims][: len(stored)]
+        if len(model) < len(stored) or not np.isfinite(model).all():
+            return False
+        error = self.errors.get(cause.rpartition("computed in ")[2], self.how.error)
+        compared = self.how.storage.compare(stored, model, error)
+        distance = self.distance(error, float(np.linalg.norm(model)), compared.distance)
+        return 1 - compared.cosine <= largest_gap(distance)
+
+
 class Judged(NamedTuple):
     """All rows of the sample, and which are wrong."""
 
     table: pa.Table
     """The parts together, without embeddings, with the columns norm_ratio and wrong as they are reported."""
-    convention: str
-    """What the norms of the index are: the `model`'s, `unit`, or `unknown`."""
-    width: int
-    """The dimensions of most vectors."""
-    format: str
-    """The format of most vectors."""
+    rules: Rules
 
 
 _COLUMNS = (
-    "text_id", "tokens", "groups", "dimensions", "format", "usable", "cosine", "norm_ratio", "distance", "norm", "model_norm",
+    "text_id", "tokens", "groups", "dimensions", "format", "usable", "cosine", "norm_ratio", "distance", "norm",
+    "model_norm",
 )  # fmt: skip
 
 
-def judge(run: Run, model: Model, every: list[Piece], how: How) -> Judged:
-    """Which rows are wrong: their direction, their norm or their width is not that of the model and of the index.
-
-    The index is what most of its rows are: their width, their format, and whether they have the model's norms or norm 1.
-    """
+def judge(run: Run, model: Model, every: list[Piece], how: How, errors: Mapping[str, float]) -> Judged:
+    """Which rows are wrong: their direction, norm or width is not that of the model and of the index."""
     names = [piece.files[0] for piece in every]
     table = pa.concat_tables([run.storage.read_table(name, list(_COLUMNS)) for name in names]).combine_chunks()
     model_width = run.storage.read_table(names[0], ["embedding"]).schema.field("embedding").type.list_size
@@ -141,23 +164,24 @@ def judge(run: Run, model: Model, every: list[Piece], how: How) -> Judged:
             "give the vectors' own model by --model, or its leading dimensions by --dims"
         )
     kind = Counter(filter(None, table.column("format").to_pylist())).most_common(1)
-    common = kind[0][0] if kind else "float32"
+    rules = Rules(how, errors, "unknown", kind[0][0] if kind else "float32", width)
     cosine, ratio, own = (_numbers(table, name) for name in ("cosine", "norm_ratio", "distance"))
     norm, model_norm = (_numbers(table, name) for name in ("norm", "model_norm"))
-    allowed = np.array([how.error + float_error(common, width, n) for n in model_norm]) if common in FLOATS else own
+    allowed = np.array([rules.distance(how.error, n, d) for n, d in zip(model_norm, own, strict=True)])
     with np.errstate(invalid="ignore"):
         in_direction = 1 - cosine <= [largest_gap(d) for d in allowed]
         fits = {"model": np.abs(ratio - 1) <= allowed, "unit": np.abs(norm - 1) <= allowed}
     counts = {name: int((good & in_direction).sum()) for name, good in fits.items()}
-    convention = max(counts, key=counts.__getitem__) if any(counts.values()) else "unknown"
+    if any(counts.values()):
+        rules = rules._replace(norms=max(counts, key=counts.__getitem__))
     kept = np.isfinite(ratio)
-    has_norm = fits.get(convention, np.ones(len(kept), dtype=bool)) | ~kept
-    ratio = np.where(kept & (convention == "unit"), norm, ratio)
+    has_norm = fits.get(rules.norms, np.ones(len(kept), dtype=bool)) | ~kept
+    ratio = np.where(kept & (rules.norms == "unit"), norm, ratio)
     usable = table.column("usable").to_numpy() & (table.column("dimensions").to_numpy() == width)
     wrong = ~(usable & in_direction & has_norm)
     ratios = pa.array(ratio, mask=~kept)
     table = table.set_column(table.column_names.index("norm_ratio"), "norm_ratio", ratios)
-    return Judged(table.append_column("wrong", pa.array(wrong)), convention, width, common)
+    return Judged(table.append_column("wrong", pa.array(wrong)), rules)
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray:

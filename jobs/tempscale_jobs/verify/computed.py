@@ -24,7 +24,7 @@ MARGIN = 4.0
 """A vector may be so many times as far away as the farthest of these texts: other programs add in another order."""
 _AMONG = 2000
 _LEAST = 2.0**-20
-"""The least relative distance that counts: some roundings of float32 more, as one more operation of another program makes."""
+"""The least relative distance that counts: some roundings of float32, as one more operation of another program makes."""
 
 
 def name_of(model: Model) -> str:
@@ -77,12 +77,12 @@ def in_precision(encoder: Encoder, precision: str, temperature: Any) -> Encoder:
 
 
 def vectors(encoder: Encoder, texts: Sequence[str], **options: Any) -> np.ndarray:
-    """The vectors of texts as `SentenceTransformer.encode` gives them, in float64 (texts, dim); NaN where the model fails."""
+    """The vectors of texts, as `SentenceTransformer.encode` gives them, as float64 (texts, dim); NaN where it fails."""
     return of_tokens(encoder, encoder.tokenizer(texts, isolate=True, **options))
 
 
 def of_tokens(encoder: Encoder, tokens: Tokens) -> np.ndarray:
     """The same of tokenised texts."""
     out = encoder.encode_tokens(tokens, moments=False, isolate=True, role=actor.ROLE)
-    unit: np.ndarray = out.embeddings.double().numpy()
-    return unit * out.norms.double().numpy()[:, None]
+    vectors: np.ndarray = (out.embeddings.double() * out.norms.double()[:, None]).numpy()
+    return vectors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -51,7 +52,7 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     )  # fmt: skip
 
 
-def _to_do(total: dict[str, Any], causes: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def _to_do(total: Mapping[str, Any], causes: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     if not total["wrong"]:
         return []
     lines = [("Embed the wrong rows again; tables/verified.parquet names those of the sample, with what explains each.", "")]
@@ -60,7 +61,7 @@ def _to_do(total: dict[str, Any], causes: list[dict[str, Any]]) -> list[tuple[st
     return lines
 
 
-def _causes(causes: list[dict[str, Any]]) -> Table:
+def _causes(causes: Sequence[Mapping[str, Any]]) -> Table:
     cells = [(row["cause"], f"{row['wrong']:,}", *(share(row[name]) for _, name in _FIGURES)) for row in causes]
     return Table(("cause", "vectors", "share", "at least", "at most"), cells)
 
@@ -81,10 +82,9 @@ def _cosines(unexplained: pl.DataFrame) -> Drawing | None:
         return None
     bins = (cosines * 20).floor().cast(pl.Int64).clip(-20, 19).value_counts().sort("cosine").to_dicts()
     rows = [{"low": row["cosine"] / 20, "high": (row["cosine"] + 1) / 20, "vectors": row["count"]} for row in bins]
-    chart = alt.Chart(alt.Data(values=rows)).mark_bar(color=COLOURS[0]).encode(
-        x=alt.X("low:Q", bin="binned", title="cosine with the model's vector"), x2="high:Q", y=alt.Y("vectors:Q", title="vectors"),
-        tooltip=["low:Q", "high:Q", "vectors:Q"],
-    )  # fmt: skip
+    x = alt.X("low:Q", bin="binned", title="cosine with the model's vector")
+    chart = alt.Chart(alt.Data(values=rows)).mark_bar(color=COLOURS[0])
+    chart = chart.encode(x=x, x2="high:Q", y=alt.Y("vectors:Q", title="vectors"), tooltip=["low:Q", "high:Q", "vectors:Q"])
     table = Table(
         ("cosine from", "to", "vectors"), [(number(r["low"]), number(r["high"]), f"{r['vectors']:,}") for r in rows]
     )

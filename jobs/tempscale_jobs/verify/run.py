@@ -11,17 +11,19 @@ from tempscale_jobs import lifecycle
 from tempscale_jobs.config.verify import VerifyConfig
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.index import Index
-from tempscale_jobs.corpus.stored import Extra, StoredVectors
+from tempscale_jobs.corpus.stored import Read, StoredVectors
 from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import REPORT, Model, Run, load_tables
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.verify import compare, computed, explain, sample, summary
-from tempscale_jobs.verify.compare import How, Judged
-from tempscale_jobs.verify.explain import Rules
-from tempscale_jobs.workers.cluster import Cluster
+from tempscale_jobs.verify.compare import How, Rules
+from tempscale_jobs.verify.joined import join
 from tempscale_jobs.workers.dispatch import Crew, Piece
+
+OTHER = "other"
+"""The folder of the texts, where they are in another table; it is removed at the end."""
 
 
 @lifecycle.mended
@@ -32,15 +34,26 @@ def verify(config: VerifyConfig, journal: Journal, *, fresh: bool = False) -> Ru
         UsageError: the configuration, source, models or run folder cannot be used, or nothing can be compared.
         IncompleteRun: it stopped before its end; the same call resumes it.
     """
-    contents = StoredVectors(config.drawn(), Extra(config.embeddings.title_column, tuple(config.by)), config.out)
+    contents = _contents(config)
     with lifecycle.locked(config, journal, fresh=fresh) as opening:
         if opening.will_read:
-            rows = sources.records(config.embeddings, contents.columns, config.out)
-            sources.check_rows(config.embeddings, config.out, rows)
+            for of in contents:
+                sources.check_rows(of.corpus, config.out, sources.records(of.corpus, of.columns, config.out))
         with opening.run() as life:
             if not _finished(config, life, journal):
                 _verify_all(config, life, contents, journal)
     return life.run
+
+
+def _contents(config: VerifyConfig) -> list[StoredVectors]:
+    """The table of vectors and, where they are apart, that of the texts."""
+    title, by = config.embeddings.title_column, tuple(config.by)
+    if config.texts is None:
+        return [StoredVectors(config.drawn(), Read(title=title, by=by), config.out)]
+    return [
+        StoredVectors(config.drawn(), Read(text=False, by=by), config.out),
+        StoredVectors(config.texts_drawn(), Read(vector=False, title=title), config.out),
+    ]
 
 
 def _finished(config: VerifyConfig, life: Lifecycle, journal: Journal) -> bool:
@@ -48,41 +61,55 @@ def _finished(config: VerifyConfig, life: Lifecycle, journal: Journal) -> bool:
     if life.finished is None:
         return False
     with journal.stage("read the vectors") as stage:
-        sources.check_unchanged(config.embeddings, config.out, life.finished["embeddings"]["source_state"])
+        for of, name in zip(_contents(config), ("embeddings", "texts"), strict=False):
+            sources.check_unchanged(of.corpus, config.out, life.finished[name]["source_state"])
         return not life.reopen_if_damaged(stage)
 
 
-def _verify_all(config: VerifyConfig, life: Lifecycle, contents: StoredVectors, journal: Journal) -> None:
+def _verify_all(config: VerifyConfig, life: Lifecycle, contents: list[StoredVectors], journal: Journal) -> None:
     """Read the sample, compare it, explain what is wrong, and write the tables and the report."""
     run, model = life.run, life.run.models[0]
+    places = [run.storage, run.below(OTHER).storage]
     with journal.stage("read the vectors") as stage:
-        reader = SourceReader(run.storage, contents, config.seed, config.out, stage)
-        stage.note = reader.described()
+        readers = [
+            SourceReader(place, of, config.seed, config.out, stage) for place, of in zip(places, contents, strict=False)
+        ]
+        stage.note = ", and of texts ".join(reader.described() for reader in readers)
     with life.cluster() as cluster:
-        reader.read_all(cluster, journal, "all of the vectors")
-        size = reader.index.analysed if config.sample == "all" else int(config.sample)
-        rows = sample.chosen(run.storage, reader.index, size, config.seed)
+        for reader, name in zip(readers, ("vectors", "texts"), strict=False):
+            reader.read_all(cluster, journal, f"all of the {name}")
+        sides = [(place, reader.index) for place, reader in zip(places, readers, strict=False)]
+        index, joined = sides[0][1], None
+        if len(sides) > 1:
+            with journal.stage("join by ids") as stage:
+                joined = join(sides[0], sides[1], config.seed)
+                index = joined.rows
+                stage.note = f"{joined.ids:,} ids; {', '.join(f'{k:,} × {why}' for why, k in joined.missing.items())}"
+        size = sum(shard.texts for shard in index.shards) if config.sample == "all" else int(config.sample)
+        rows = sample.chosen(run.storage, index, size, config.seed)
         with Crew(run, cluster, model, config.embedding) as crew:
-            how, errors = _how(config, run, crew, reader.index, journal)
-            every = compare.pieces(run, model, reader.index, rows, how)
+            how, errors = _how(config, run, crew, index, journal)
+            every = compare.pieces(run, model, index, rows, how)
             with journal.stage(f"compare {model.label}", sum(map(len, rows.values()))) as stage:
                 compare.compare_all(run, crew, model, every, stage)
-                judged = compare.judge(run, model, every, how)
+                judged = compare.judge(run, model, every, how, errors)
                 wrong = sum(judged.table.column("wrong").to_pylist())
                 stage.note = f"{wrong:,} of {count(judged.table.num_rows, 'vector')} are not the model's"
-            rules = Rules(how, errors, judged.convention, judged.format, judged.width, _prompts(model))
-            files = explain.gather(run, reader.index, judged)
-            _explain(life, crew, model, files, rules)
+            files, rules = explain.gather(run, index, judged), judged.rules._replace(prompts=_prompts(model))
+            _explain(life, crew, model, explain.pieces(run, model, files, rules))
         for candidate in run.models[1:]:
             with Crew(run, cluster, candidate, config.embedding) as crew:
-                _explain(life, crew, candidate, files, rules)
+                _explain(life, crew, candidate, explain.pieces(run, candidate, files, rules))
         with journal.stage("tables") as stage:
             compared = [piece.files[0] for piece in every]
             stage.note = f"{len(summary.summarise(run, judged, config.by, compared, config.max_wrong))} tables"
     with journal.stage("report") as stage:
         from tempscale_jobs.verify import report  # What draws it is slow to import, and Ray starts before.
 
-        record = life.record(**_facts(config, reader.index, judged, errors))
+        facts = {"embeddings": sides[0][1].facts()} | ({"texts": sides[1][1].facts()} if joined else {})
+        missing = {"ids": joined.ids, "missing": joined.missing} if joined else {}
+        record = life.record(**facts, command=config.command, verified=_facts(config, judged.rules) | missing)
+        run.storage.remove(OTHER)
         report.render(load_tables(run.storage), record).write_to(run.storage)
         stage.note = REPORT
 
@@ -107,20 +134,18 @@ def _prompts(model: Model) -> tuple[str, ...]:
     return tuple(Settings.of(checkpoint.resolve(model.name)).prompts.values())
 
 
-def _explain(life: Lifecycle, crew: Crew, model: Model, files: list[tuple[str, int]], rules: Rules) -> None:
+def _explain(life: Lifecycle, crew: Crew, model: Model, every: list[Piece]) -> None:
     """Look for what explains the wrong rows, in a stage if there are any."""
-    if not files:
+    if not every:
         return
-    rows = sum(number for _, number in files)
-    with life.journal.stage(f"explain by {model.label}", rows) as stage:
-        explain.explain_all(life.run, crew, model, files, rules, stage)
-        stage.note = f"{rows:,} wrong rows"
+    with life.journal.stage(f"explain by {model.label}", sum(piece.size for piece in every)) as stage:
+        explain.explain_all(life.run, crew, every, stage, by_candidate=model != life.run.models[0])
+        stage.note = f"{sum(piece.size for piece in every):,} wrong rows"
 
 
-def _facts(config: VerifyConfig, index: Index, judged: Judged, errors: dict[str, float]) -> dict[str, Any]:
-    """What run.json says of the run."""
-    verified = {
-        "format": judged.format, "dimensions": judged.width, "norms": judged.convention, "computed": config.computed,
-        "relative_distance": errors[config.computed], "max_wrong": config.max_wrong,
+def _facts(config: VerifyConfig, rules: Rules) -> dict[str, Any]:
+    """What run.json says of how the vectors are stored and were compared."""
+    return {
+        "format": rules.format, "dimensions": rules.width, "norms": rules.norms, "computed": config.computed,
+        "relative_distance": rules.how.error, "max_wrong": config.max_wrong,
     }  # fmt: skip
-    return {"command": config.command, "embeddings": index.facts(), "verified": verified}

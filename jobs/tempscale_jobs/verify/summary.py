@@ -19,10 +19,9 @@ from tempscale_jobs.verify.compare import Judged
 from tempscale_jobs.verify.explain import PARTIALS
 
 ANY, NOT_EXPLAINED = "any", "not explained"
-EDITED = "the text was probably edited since"
-_AMONG = 3000
-"""So many texts of the sample are compared with a vector that nothing explains."""
+EDITED, OF_ANOTHER = "of a text that was probably edited since", "of another row"
 _LEAST_AMONG = 30
+"""Of fewer texts the nearest says little."""
 
 
 def summarise(run: Run, judged: Judged, by: Sequence[str], compared: Sequence[str], max_wrong: float) -> dict[str, pa.Table]:
@@ -32,7 +31,7 @@ def summarise(run: Run, judged: Judged, by: Sequence[str], compared: Sequence[st
     wrong = judged.table.column("wrong").to_numpy(zero_copy_only=False)
     ids = judged.table.column("text_id").to_pylist()
     left = [k for k in np.flatnonzero(wrong).tolist() if causes.get(ids[k]) is None]
-    causes |= dict.fromkeys(_edited(run, compared, judged, [ids[k] for k in left]), EDITED)
+    causes |= _by_neighbours(run, compared, judged, [ids[k] for k in left])
     key = run.key(model, temperature)
     of_rows = [causes.get(text_id) if is_wrong else None for text_id, is_wrong in zip(ids, wrong.tolist(), strict=True)]
     columns = {name: judged.table.column(name) for name in ("text_id", "tokens", "cosine", "norm_ratio")}
@@ -58,28 +57,27 @@ def _causes(run: Run) -> dict[str, str | None]:
     return causes
 
 
-def _edited(run: Run, compared: Sequence[str], judged: Judged, ids: Sequence[str]) -> list[str]:
-    """Of these rows those whose vector is nearer to the vector of its own text than to any other of the sample."""
+def _by_neighbours(run: Run, compared: Sequence[str], judged: Judged, ids: Sequence[str]) -> dict[str, str]:
+    """What explains vectors by the texts of the sample: they are another text's, or nearest to their own text."""
     if not ids or judged.table.num_rows < _LEAST_AMONG:
-        return []
+        return {}
     names, vectors = list[str](), list[np.ndarray]()
     for name in compared:
         table = run.storage.read_table(name, ["text_id", "embedding"])
         names += table.column("text_id").to_pylist()
         vectors.append(parts.matrix(table, "embedding"))
-    model = np.concatenate(vectors)
-    place = {name: k for k, name in enumerate(names)}
-    stored = _stored(run, ids)
-    others = np.arange(min(len(names), _AMONG))
-    nearest = []
-    for text_id, vector in stored.items():
+    model, place, found = np.concatenate(vectors), {name: k for k, name in enumerate(names)}, dict[str, str]()
+    for text_id, vector in _stored(run, ids).items():
         width = min(len(vector), model.shape[1])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            cosines = (model[:, :width] @ vector[:width]) / np.linalg.norm(model[:, :width], axis=1)
-        own = cosines[place[text_id]]
-        if own >= np.delete(cosines[others], np.flatnonzero(others == place[text_id])).max(initial=-np.inf):
-            nearest.append(text_id)
-    return nearest
+        scaled = vector[:width] / max(float(np.linalg.norm(vector[:width])), np.finfo(float).tiny)
+        others = np.delete(np.arange(len(names)), place[text_id])
+        cosines = model[:, :width] @ scaled / np.linalg.norm(model[:, :width], axis=1)
+        nearest = others[int(np.argmax(cosines[others]))]
+        if judged.rules.allows(vector, model[nearest].astype(np.float64)):
+            found[text_id] = OF_ANOTHER
+        elif cosines[place[text_id]] >= cosines[nearest]:
+            found[text_id] = EDITED
+    return found
 
 
 def _stored(run: Run, ids: Sequence[str]) -> dict[str, np.ndarray]:

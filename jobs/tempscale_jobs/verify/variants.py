@@ -116,19 +116,19 @@ class Ways:
             yield Made(cause, [rows[k] for k in changed], of_tokens(self._encoder, tokens.take(changed)))
 
     def _neighbours(self) -> Iterator[Made]:
-        yield from self._of_texts("the vector of the row above", [row.above for row in self._rows])
-        yield from self._of_texts("the vector of the row below", [row.below for row in self._rows])
+        yield from self._of_texts("of the row above", [row.above for row in self._rows])
+        yield from self._of_texts("of the row below", [row.below for row in self._rows])
 
     def _poolings(self) -> Iterator[Made]:
         from tempscale.model.pooling import POOLINGS, Head, Normalize
 
         head = self._encoder.head
         heads: dict[str, Head] = {
-            f"pooling by {kind}": Head(kind, list(head.stages), truncate_dim=head.truncate_dim)
+            f"pooled by {kind}": Head(kind, list(head.stages), truncate_dim=head.truncate_dim)
             for kind in POOLINGS
             if kind != head.pooling
         }
-        heads["pooling by max"] = _max_pooling(head)
+        heads["pooled by max"] = _max_pooling(head)
         heads["without the stages after pooling"] = Head(head.pooling, [])
         for cause, other in heads.items():
             if not self.left or (not other.stages and all(isinstance(stage, Normalize) for stage in head.stages)):
@@ -138,34 +138,34 @@ class Ways:
     def _forms(self) -> Iterator[Made]:
         texts = [row.text for row in self._rows]
         for name, form in _FORMS.items():
-            yield from self._of_texts(f"the text {name}", [form(text) for text in texts])
+            yield from self._of_texts(f"embedded from the text {name}", [form(text) for text in texts])
         for separator in _SEPARATORS:
             titled = [row.title and f"{row.title}{separator}{row.text}" for row in self._rows]
-            yield from self._of_texts(f"the title and {separator!r} before the text", titled)
+            yield from self._of_texts(f"embedded from the title, {separator!r} and the text", titled)
 
     def _prompts(self) -> Iterator[Made]:
         own, texts = self._encoder.tokenizer.prompt, [row.text for row in self._rows]
         for prompt in dict.fromkeys(["", *self._named, *PROMPTS]):
             if prompt != own:
-                cause = f"the prompt {prompt!r}" if prompt else "no prompt"
+                cause = f"embedded with the prompt {prompt!r}" if prompt else "embedded without a prompt"
                 yield from self._of_texts(cause, texts, prompt=prompt)
 
     def _windows(self) -> Iterator[Made]:
         texts, tokenizer = [row.text for row in self._rows], self._encoder.tokenizer
         for window in sorted({*_WINDOWS, tokenizer.limit}):
             if window <= tokenizer.limit and window != tokenizer.max_length:
-                yield from self._of_texts(f"a window of {window} tokens", texts, max_length=window)
+                yield from self._of_texts(f"cut to a window of {window} tokens", texts, max_length=window)
 
     def _characters(self) -> Iterator[Made]:
         for most in CHARACTERS:
             cut = [row.text[:most] if len(row.text) > most else None for row in self._rows]
-            yield from self._of_texts(f"the text cut at {most:,} characters", cut)
+            yield from self._of_texts(f"cut at {most:,} characters", cut)
 
     def _padding(self) -> Iterator[Made]:
         """Texts padded to a longer one and run without a mask; the length of the longer one is searched for."""
         lengths = _lengths(self._encoder.tokenizer.max_length)
         for pooled in (False, True):
-            cause = f"padding without a mask{', also in the pooling' if pooled else ''}"
+            cause = f"padded without a mask{', also in the pooling' if pooled else ''}"
             nearest = {k: (cosine(self._rows[k].vector, self.right[k]), 0) for k in self.left if self._fits(k)}
             for length in lengths:
                 rows = [k for k in nearest if len(_ids(self._tokens, k)) < length]
@@ -181,7 +181,7 @@ class Ways:
 
     def _fits(self, row: int) -> bool:
         """Whether a row's vector has the model's dimensions."""
-        return len(self._rows[row].vector) == self.right.shape[1]
+        return len(self._rows[row].vector) == int(self.right.shape[1])
 
     def _around(self, nearest: dict[int, tuple[float, int]]) -> dict[int, list[int]]:
         """The lengths around the best of each row, with these rows."""
@@ -216,7 +216,7 @@ class Ways:
                 self._encoder.set_temperature(tau)
                 made = of_tokens(self._encoder, self._tokens.take(self.left))
                 self._encoder.set_temperature(self._temperature)
-                yield Made(f"the temperature {tau:g}", list(self.left), made)
+                yield Made(f"embedded under the temperature {tau:g}", list(self.left), made)
 
     def _precisions(self) -> Iterator[Made]:
         for precision in ("float16", "bfloat16"):
@@ -252,4 +252,4 @@ def _max_pooling(head: Head) -> Head:
 
 def of_candidate(encoder: Encoder, name: str, rows: Sequence[Row]) -> Made:
     """The vectors of another model."""
-    return Made(f"the model {name}", range(len(rows)), vectors(encoder, [row.text for row in rows]))
+    return Made(f"of the model {name}", range(len(rows)), vectors(encoder, [row.text for row in rows]))

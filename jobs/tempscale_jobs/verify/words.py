@@ -17,7 +17,7 @@ _CAUSES_NAMED = 2
 
 def whole(summary: pl.DataFrame) -> list[Row]:
     """The rows of all vectors: any cause first."""
-    return summary.filter(pl.col("by").is_null()).to_dicts()
+    return [*summary.filter(pl.col("by").is_null()).iter_rows(named=True)]
 
 
 def answer(summary: pl.DataFrame) -> str:
@@ -26,7 +26,8 @@ def answer(summary: pl.DataFrame) -> str:
     sampled, wrong = total["sampled"], total["wrong"]
     if not wrong:
         most = 1 - (1 - _ONE_SIDED) ** (1 / sampled)
-        return f"No: each of {count(sampled, 'vector')} is the model's. With 95 % confidence at most {share(most)} of all are not."
+        right = f"Yes: each of {count(sampled, 'vector')} is the model's."
+        return f"{right} With 95 % confidence at most {share(most)} of all are not."
     verb = "is" if wrong == 1 else "are"
     return f"{wrong:,} of {count(sampled, 'vector')} {verb} not the model's{_where(summary, total)}{_why(causes, wrong)}."
 
@@ -48,21 +49,10 @@ def _why(causes: list[Row], wrong: int) -> str:
     if len(causes) == 1 and causes[0]["cause"] == NOT_EXPLAINED:
         return "; nothing that was tried explains them"
     if len(causes) == 1:
-        return f", {explained(causes[0]['cause'])}"
-    first = [f"{row['wrong']:,} {explained(row['cause'])}" for row in causes[:_CAUSES_NAMED]]
+        return f", {causes[0]['cause']}"
+    first = [f"{row['wrong']:,} {row['cause']}" for row in causes[:_CAUSES_NAMED]]
     left = wrong - sum(row["wrong"] for row in causes[:_CAUSES_NAMED])
     return f": {', '.join(first)}{f', {left:,} for other reasons' if left else ''}"
-
-
-def explained(cause: str) -> str:
-    """A cause behind «embedded»."""
-    if cause == NOT_EXPLAINED:
-        return "not explained"
-    return (
-        f"embedded with {cause}"
-        if cause.startswith(("the prompt", "no prompt", "a window", "the temp", "padding"))
-        else cause
-    )
 
 
 def measured_by(record: Row) -> list[str]:
