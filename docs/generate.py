@@ -50,6 +50,8 @@ def tables() -> str:
         "Generated from `jobs/tempscale_jobs/tables/`; a file's column metadata has the same units and meanings.",
         "Every example is one line of polars (`import polars as pl`). RUN is the run's folder, NIGHTS the folder of the",
         "nights, COMPARED the folder given to `--out` of `tempscale compare`; each may be on object storage.",
+        "S1 and S2 are [the papers](equations.md), τ is the attention temperature, SOCM second-order collapse, n a",
+        "text's number of tokens, w their mean cosine.",
         "",
         "Every table of results begins with four columns:",
         "",
@@ -158,7 +160,8 @@ def configuration() -> str:
         "",
         "`tempscale evaluate` and `tune` read such a file as well. Unknown keys and wrong types are errors. If `[corpus]`",
         "has no `source`, corpus and sample sizes are those of the quick start (300 texts, 12 groups for SOCM, 48 texts for",
-        "the prefix probe). Each key has its type, its default where it is not None, and its option.",
+        "the prefix probe). SOCM is second-order collapse, τ the attention temperature; S1 and S2 are",
+        "[the papers](equations.md). Each key has its type, its default where it is not None, and its option.",
         "Generated from `jobs/tempscale_jobs/config/`.",
     ]
     home: dict[Setting, str] = {}

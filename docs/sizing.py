@@ -60,8 +60,8 @@ def _table(found: dict[str, Any]) -> str:
     """Time, memory and disk by texts and model, under the default configuration."""
     settings = resolve({"corpus": {"source": "texts.parquet"}})
     lines = [
-        f"Estimates of the same code for the default configuration (τ 1.0 and 0.8), from rates measured on one core of "
-        f"{found['processor']}, for texts with a mean of {found['models'][0]['rates']['mean_tokens']:.0f} tokens:",
+        "Estimates of the same code for the default configuration (temperatures τ 1.0 and 0.8), from rates measured on one "
+        f"core of {found['processor']}, for texts with a mean of {found['models'][0]['rates']['mean_tokens']:.0f} tokens:",
         "",
         f"| model | texts | {' | '.join(f'{n} cores: time | memory' for n in CORES)} | disk |",
         "| --- | --- | " + "--- | " * (2 * len(CORES) + 1),

@@ -5,6 +5,7 @@ import inspect
 import torch
 from tiny import HEADS
 
+from tempscale.model.tokens import Tokens
 from tempscale.temperature.families import places
 from tempscale.temperature.schedule import Temperature
 
@@ -22,6 +23,12 @@ def first_position(model):
 def random_ids(model, lengths, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return [torch.randint(5, model.config.vocab_size, (n,), generator=generator).tolist() for n in lengths]
+
+
+def random_tokens(lengths, seed=1):
+    """Tokens of texts of these lengths, which every small model knows."""
+    generator = torch.Generator().manual_seed(seed)
+    return Tokens([torch.randint(5, 150, (n,), generator=generator).tolist() for n in lengths], [False] * len(lengths))
 
 
 def batch(model, texts, side="right"):
@@ -45,6 +52,11 @@ def run(model, inputs):
 
 def alone(model, text):
     return run(model, {"input_ids": torch.tensor([text])})[0]
+
+
+def hooked(model):
+    """Whether any module of a model has a hook."""
+    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def relative(found, expected):

@@ -1151,12 +1151,14 @@ FINDINGS = Subject(
     "what is said of a figure",
     (
         "tests/jobs/audit/test_findings.py",
-        "tests/jobs/audit/test_advice.py",
+        "tests/jobs/audit/test_sentences.py",
         "tests/jobs/audit/test_first_screen.py",
         "tests/jobs/nights/test_night_findings.py",
         "tests/jobs/tune/test_tune_findings.py",
-        "tests/jobs/evaluate/test_evaluate_findings.py",
+        "tests/jobs/evaluate/test_evaluate_words.py",
         "tests/jobs/diagnose/test_diagnose_findings.py",
+        "tests/jobs/diagnose/test_diagnose_edges.py",
+        "tests/jobs/diagnose/test_diagnose_documents.py",
     ),
     of(
         f"{JOBS}/report/findings.py",
@@ -1214,7 +1216,53 @@ FINDINGS = Subject(
     ),
 )
 
+ADVICE = Subject(
+    "what is advised",
+    (
+        "tests/jobs/audit/test_findings.py",
+        "tests/jobs/audit/test_sentences.py",
+        "tests/jobs/diagnose/test_diagnose_findings.py",
+        "tests/jobs/evaluate/test_evaluate_words.py",
+        "tests/jobs/tune/test_tune_findings.py",
+        "tests/jobs/nights/test_notify.py",
+    ),
+    of(
+        f"{JOBS}/audit/findings.py",
+        ("by_correction", "max(noise[1], _OVERSHOT * abs(here))", "noise[1]"),
+        ("by_correction", "max(noise[1], _OVERSHOT * abs(here))", "_OVERSHOT * abs(here)"),
+        ("by_correction", "abs(gain) <= math.hypot(*noise)", "False"),
+        ("by_correction", "None in errors", "False"),
+    )
+    + of(
+        f"{JOBS}/diagnose/words.py",
+        ("to_do", 'first["direction"] != "falls"', 'first["direction"] == "rises"'),
+        (
+            "to_do",
+            'row["finding"] == "temperature" and row["direction"] == "rises"',
+            'row["finding"] == "temperature"',
+        ),
+    )
+    + of(
+        f"{JOBS}/evaluate/words.py",
+        ("to_do", 'change.state == "up"', "change.value > 0"),
+        ("to_do", "max(raised, key=lambda change: change.value or 0.0)", "raised[0]"),
+        ("_harmed", 'found.at(...).state == "down"', 'row["change"] < 0'),
+    )
+    + of(
+        f"{JOBS}/tune/findings.py",
+        ("overshot", '(0.0, row["exposure_long_change_se"])', "(0.0, 0.0)"),
+    )
+    + of(
+        f"{JOBS}/nights/notify.py",
+        ("post_verdict", "before and _HIDDEN not in before + tonight", "before"),
+    )
+    + of(
+        f"{JOBS}/report/text.py",
+        ("interval_name", "edges.window >= edge", "True"),
+    ),
+)
+
 SUBJECTS = (
     GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
-    BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS,
+    BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE,
 )  # fmt: skip

@@ -4,7 +4,9 @@ from collections import Counter
 
 import numpy as np
 
-from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
+from tempscale_jobs.nights import record as history
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, LENGTH_COLLAPSE
 
 EDGES = (0, 32, 64, 100)
 FEWEST = 30
@@ -14,6 +16,37 @@ def summary_row(model, temperature="1.0", **figures):
     """A row of collapse_summary: what is not given is not known."""
     row = dict.fromkeys(column.name for column in COLLAPSE_SUMMARY.columns)
     return row | {"model": model, "temperature": temperature, "schema_version": 1} | figures
+
+
+def night_row(night, gate="passed", model="aaaa", run=None, name="", **more):
+    """A row of the record, of a model named after its fingerprint."""
+    figures = {"tau": 1.0, "texts": 80, "corpus_texts": 80, "cosine_mean": 0.3}
+    figures |= {"cosine_se": 0.0, "cosine_se_superpopulation": 0.01}
+    known = {
+        "run": run or f"run{night[-2:]}", "night": night, "name": name, "folder": night, "tempscale": "0",
+        "corpus": "corpus.parquet", "corpus_fingerprint": "c", "model_fingerprint": model, "measured": '{"max_length": 512}',
+        "started": f"{night}T02:15:00+00:00", "finished": f"{night}T02:20:00+00:00", "gate": gate, "gate_reason": "",
+        "gate_note": "", "compared": True, "texts_added": 3, "texts_removed": 2, "texts_edited": 1,
+    }  # fmt: skip
+    return summary_row(f"model-{model}", **figures) | known | more
+
+
+def recorded(folder, *rows):
+    """A record of these nights in a folder."""
+    storage = Storage(str(folder / "history"))
+    for one in rows:
+        history.add(storage, [one])
+    return storage
+
+
+def finished_audit(folder, *rows, **record):
+    """A finished audit with these rows of collapse_summary; each model's fingerprint is its label doubled."""
+    storage = Storage(str(folder))
+    storage.write_table("tables/collapse_summary.parquet", COLLAPSE_SUMMARY.build_rows(rows))
+    cell = dict.fromkeys(column.name for column in LENGTH_COLLAPSE.columns) | {"schema_version": 1}
+    storage.write_table("tables/length_collapse.parquet", LENGTH_COLLAPSE.build_rows([cell]))
+    storage.write_json("run.json", {"models": {row["model"]: {"fingerprint": row["model"] * 2} for row in rows}} | record)
+    return storage.root
 
 
 def summary(vectors, tokens, *, model="small", corpus_texts=None, truncated=None, document=None, **more):

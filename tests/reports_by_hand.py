@@ -71,7 +71,7 @@ def diagnose_report():
         | filled(diagnosed.MAP, *each({"text_id": "one", "interval": 0}, {"text_id": "two", "interval": 100}))
         | filled(diagnosed.TWO_TEXTS, *each(*pair))
     )
-    return diagnose.report_of(tables, MADE | {"config": {"diagnosis": {"intervals": list(EDGES)}}})
+    return diagnose.report_of(tables, MADE | {"config": {"out": "runs/diagnose", "diagnosis": {"intervals": list(EDGES)}}})
 
 
 def evaluate_report():
@@ -88,7 +88,11 @@ def evaluate_report():
         | filled(evaluated.MODELS, *each({}))
         | filled(evaluated.CORRELATIONS, {"measure": "socm_mean", "task": None})
     )
-    run = MADE | {"tasks": ["found", "lost"], "missing": 1, "config": {"analysis": {"intervals": list(EDGES)}}}
+    run = MADE | {
+        "tasks": ["found", "lost"],
+        "missing": 1,
+        "config": {"out": "runs/evaluate", "analysis": {"intervals": list(EDGES)}},
+    }
     return evaluate.report_of(tables, run)
 
 
@@ -151,14 +155,14 @@ def texts_of_section(section):
 
 def texts_of(report):
     """All texts of a report, in their order."""
-    yield from (report.title, report.where, *report.alerts)
+    yield from (report.title, report.where, *report.terms, *report.alerts)
     for part in report.parts:
         yield from filter(None, (part.name, part.answer))
         for figure in part.figures:
             yield " | ".join(filter(None, (figure.name, figure.value, figure.error, figure.says, *figure.changes)))
         for step in part.to_do:
             yield from filter(None, step)
-    yield from report.notes
+    yield from (*report.notes, *report.further_terms)
     sections = [*report.before, *(section for part in report.parts for section in part.sections), *report.after]
     for section in sections:
         yield from texts_of_section(section)

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 # Final sigma, dotted I, sharp s and a special token in capitals tell a normaliser from str.lower.
 TEXTS = [
@@ -140,6 +141,9 @@ CASES_OF_6 = {
     "no pooling mode": pooling(),
     "every pooling mode false": pooling(pooling_mode_mean_tokens=False, pooling_mode_cls_token=False),
     "unpadded": stage(unpad_inputs=False),
+    "a transformer in its folder beside a configuration of the whole": lambda folder: (
+        nested(folder), (folder / "config.json").write_text(json.dumps({"__version__": "0.4.1"}))
+    ),
     "texts alone": stage(
         modality_config={"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
         module_output_name="token_embeddings",
@@ -150,7 +154,7 @@ SAME = {
     "the same", "truncate_dim beyond the width", "a dot product", "a transformer in its folder", "Dropout", "tuples",
     "kernels", "a pooling without a prompt", "padded to the window", "the query prompt that every model has",
     "no pooling mode", "every pooling mode false", "unpadded", "texts alone", "not cut",
-    "null in tokenizer_args before max_seq_length",
+    "null in tokenizer_args before max_seq_length", "a transformer in its folder beside a configuration of the whole",
 }  # fmt: skip
 """Cases whose vectors are those of the model without the edit."""
 
@@ -163,6 +167,20 @@ def copies(folder: Path, into: Path, cases: dict) -> dict[str, Path]:
         shutil.copytree(folder, found[name])
         edit(found[name])
     return found
+
+
+def as_users_have_it(encoder: Any, texts: list[str]) -> Any:
+    """Our vectors, of the length that sentence-transformers gives them."""
+    out = encoder.encode(texts)
+    return (out.norms[:, None] * out.embeddings).numpy()
+
+
+def apart(found: Any, expected: Any) -> float:
+    """The largest ‖a − b‖/‖b‖ over texts."""
+    import numpy as np
+
+    assert found.shape == expected.shape
+    return float((np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)).max())
 
 
 def theirs(folders: dict[str, Path]) -> dict:
@@ -201,9 +219,7 @@ def compare(version: str) -> int:
         subprocess.run([sys.executable, __file__, "--write", temporary], env=environment, check=True)
         with np.load(place / "vectors.npz") as vectors:
             for name, folder in folders.items():
-                out = Encoder.load(folder, device="cpu").encode(TEXTS)
-                found, expected = (out.norms[:, None] * out.embeddings).numpy(), vectors[name]
-                away = (np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)).max()
+                away = apart(as_users_have_it(Encoder.load(folder, device="cpu"), TEXTS), vectors[name])
                 wrong += not away < 1e-5
                 print(f"{version}  {name:40} {away:.1e}", flush=True)
     return wrong

@@ -31,7 +31,6 @@
       plan                --plan: what a run costs
       verdict             the first screen: the answer and four figures
       advice              what follows, with a command
-      again               the command that goes on from a finished run
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
       run, findings, terminal
       units               what one task reads and writes
@@ -131,6 +130,8 @@
       findings            what a run found, as data
       screen              the end of a command on the terminal
       shell               commands to copy
+      again               the command that goes on from a finished run
+      terms               what symbols mean
       text                figures in words
     workers/              Ray
       nodes               whether all machines see the files

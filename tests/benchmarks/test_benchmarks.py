@@ -34,9 +34,6 @@ def rates(file):
     return {row["benchmark"]: row["rate"] for row in found["results"]}, found["measured"]
 
 
-# --- what is kept -----------------------------------------------------------------------------------------------------
-
-
 def test_what_is_measured_again_leaves_rows_and_versions_of_the_others(tmp_path):
     file = tmp_path / "box.json"
     file.write_text(json.dumps({"machine": HERE, "versions": THEN, "results": [ROW | {"benchmark": "socm"}]}), "utf-8")
@@ -99,9 +96,6 @@ def test_what_cannot_be_measured_leaves_what_is_there(folders, monkeypatch, caps
     assert "12.0 texts/s" in (folders / "docs" / "performance.md").read_text("utf-8")
 
 
-# --- growth -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_exponent_is_the_slope_on_logarithmic_axes():
     rows = [{"size": n, "seconds": 3e-7 * n**2.5, "rate": 1e6 / n} for n in (10, 20, 40, 80)]
     found = growth.series("a", "texts", rows)
@@ -115,63 +109,16 @@ def test_the_exponent_is_the_slope_on_logarithmic_axes():
     assert growth.series("a", "texts", rows[:2])[1]["exponent_se"] is None
 
 
-def test_texts_of_one_length_are_consecutive_tokens_between_the_special_ones(minilm):
-    from benchmarks.measuring import texts
-
-    encoder = tempscale.Encoder.load(minilm, device="cpu")
-    found = growth.runs(encoder, 12, 50)
-    assert {len(ids) for ids in found} == {12}
-    assert {(ids[0], ids[-1]) for ids in found} == {(101, 102)}
-    stream = [token for ids in encoder.tokenizer(texts()).ids for token in ids[1:-1]]
-    assert [token for ids in found for token in ids[1:-1]] == stream[:500]
-
-
 @pytest.fixture
 def known_limits(monkeypatch):
     """Rates of products that need no measuring: a thousand million operations a second and thread."""
-    monkeypatch.setattr("benchmarks.stage.product_rate", lambda threads: 1e9 * threads)
-    monkeypatch.setattr(workers, "product_rate", lambda threads: 1e9 * threads)
-    for module in (growth, workers):
-        monkeypatch.setattr(module, "gemm_rate", lambda threads=1: 1e9 * threads)
-    monkeypatch.setattr("benchmarks.socm._product_rate", lambda threads: 1e9)
-    monkeypatch.setattr("benchmarks.socm._eigenvalue_seconds", lambda rank: 1e-6 * rank)
+    for name in ("product_rate", "gemm_rate"):
+        monkeypatch.setattr(workers, name, lambda threads=1: 1e9 * threads)
 
 
 def operations(tokens):
     """Of MiniLM's products over one text: six layers of four square matrices, two wide ones, and two of attention."""
     return 6 * (2 * tokens * (4 * 384 * 384 + 2 * 384 * 1536) + 4 * tokens * tokens * 384)
-
-
-@pytest.mark.soak
-def test_growth_in_n_and_in_length(minilm, ray_session, known_limits):
-    rows = growth.measure((60, 120), (300, 600), (3, 5), (8, 16), 4)
-    by_series = {}
-    for row in rows:
-        by_series.setdefault((row["series"], row["grows"]), []).append(row)
-    assert {key: [row["size"] for row in own] for key, own in by_series.items()} == {
-        ("cosine pass", "texts"): [60, 120],
-        ("cosine stage on Ray", "texts"): [300, 600],
-        ("SOCM", "texts"): [3, 5],
-        ("embedding", "tokens"): [8, 16],
-        ("embedding + token moments", "tokens"): [8, 16],
-        ("SOCM", "tokens"): [8, 16],
-    }
-    for (name, grows), own in by_series.items():
-        for row in own:
-            size, seconds = row["size"], row["seconds"]
-            pairs, length = (size * (size - 1) // 2, growth.SOCM_TOKENS) if grows == "texts" else (6, size)
-            limits = {
-                "cosine pass": 2 * 384 * pairs / 1e9, "cosine stage on Ray": 2 * 384 * pairs / 2e9,
-                "SOCM": 2 * 384 * length**2 * pairs / 1e9 + 1e-6 * length * pairs,
-            }  # fmt: skip
-            assert row["rate"] == pytest.approx((4 * size if name.startswith("embedding") else pairs) / seconds)
-            assert row["limit_share"] == pytest.approx(limits.get(name, 4 * operations(size) / 1e9) / seconds)
-            assert f"{size:,}" in row["what"]
-            assert {"what", "rate", "unit", "ratio", "exponent", "exponent_se"} <= set(row)
-        assert own[0]["ratio"] == 1
-
-
-# --- workers ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
@@ -207,36 +154,3 @@ def test_scaling_in_workers(minilm, known_limits, monkeypatch):
         assert row["peak_memory_bytes"] == 1000 * row["workers"]
     assert [row["ratio"] for row in rows] == pytest.approx([1, 9 / 5, 9 / 3, 1, 2, 4])
     assert [row["efficiency"] for row in rows] == pytest.approx([1, 9 / 10, 9 / 12, 1, 1, 1])
-
-
-@pytest.mark.soak
-def test_the_embedding_step_cuts_its_work_as_told(minilm, ray_session):
-    from benchmarks.paragraphs import embedding_step
-
-    corpus = [f"text number {k}" for k in range(7)]
-    seconds, shards, model = embedding_step([corpus[:1], corpus], 2, 3)
-    assert seconds > 0
-    assert shards == [corpus[:3], corpus[3:6], corpus[6:]]
-    assert model == str(minilm)
-
-
-# --- shrinking --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.soak
-def test_the_steps_of_shrunken_runs_are_counted():
-    from benchmarks import shrinking, wording
-
-    rows = shrinking.measure({2_000: "full", 4_000: "moments"})
-    by_step = {}
-    for row in rows:
-        by_step.setdefault(row["step"], {})[row["vectors"]] = row
-        assert row["operations"] >= row["driver_operations"] >= 0
-        assert wording.further(row)
-    assert list(by_step) == [*shrinking.STEPS.values(), shrinking.REST]
-    for step, own in by_step.items():
-        runs = [2_000] if "tiles" in step else [4_000] if "sample" in step else [2_000, 4_000]
-        assert list(own) == runs
-        assert own[runs[0]]["ratio"] == 1
-    assert all(row["written_bytes"] > 0 for row in by_step["cosine: means by text"].values())
-    assert by_step["layout"][4_000]["ratio"] == pytest.approx(1, abs=0.1)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import card, gpu_embedding, render
+from benchmarks import card, render
 
 pytestmark = pytest.mark.proof
 
@@ -91,21 +91,3 @@ def test_what_a_card_gave_until_it_was_stopped_is_written_and_on_the_page(fakes,
     assert "ever run on a GPU" in render.page({})
     rows = [*found["results"], *({"benchmark": "gpu"} | ROW | {"unit": unit} for unit in ("tokens/s", "texts/s"))]
     assert "never measured" not in render.page({"x": found | {"results": rows}})
-
-
-def test_a_slower_card_embeds_fewer_texts(monkeypatch):
-    embedded = []
-    for seconds, texts in ((0.1, 10_000), (0.4, 5_000), (100.0, 1_000)):
-        monkeypatch.setattr(gpu_embedding, "seconds_of", lambda device, rounds, work, seconds=seconds: work() or seconds)
-        assert gpu_embedding.affordable("cpu", 10_000, embedded.append) == texts
-    assert embedded == [1_000] * 3
-
-
-def test_failures_of_pytest_are_shown(monkeypatch, capsys):
-    run = subprocess.run
-    monkeypatch.setattr(
-        card.subprocess, "run",
-        lambda command, **how: run([sys.executable, "-c", "print('FAILED tests/x'); raise SystemExit(1)"], **how),
-    )  # fmt: skip
-    assert card.tested("cpu", True) == (False, "FAILED tests/x")
-    assert "FAILED tests/x" in capsys.readouterr().out

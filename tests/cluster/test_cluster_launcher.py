@@ -4,7 +4,6 @@ import copy
 import importlib.util
 import json
 import re
-import types
 from pathlib import Path
 
 import jsonschema
@@ -75,18 +74,6 @@ def test_the_head_takes_no_work_and_says_how_many_gpus_can_be_brought(path):
     assert content["docker"]["worker_image"].rpartition("/")[2].startswith("tempscale-cuda:")
 
 
-def test_workers_are_spot_machines():
-    aws = read(CLUSTER / "ray" / "aws.yaml")
-    assert aws["available_node_types"]["gpu"]["node_config"]["InstanceMarketOptions"]["MarketType"] == "spot"
-    assert "InstanceMarketOptions" not in aws["available_node_types"]["head"]["node_config"]
-    assert aws["provider"]["cache_stopped_nodes"] is False  # Spot instances cannot be stopped.
-    gcp = read(CLUSTER / "ray" / "gcp.yaml")["available_node_types"]
-    # A mapping, as Compute Engine has it; the list of Ray's own example would be refused.
-    assert gcp["gpu"]["node_config"]["scheduling"]["provisioningModel"] == "SPOT"
-    assert gcp["gpu"]["node_config"]["scheduling"]["onHostMaintenance"] == "TERMINATE"  # GPUs cannot move.
-    assert "scheduling" not in gcp["head"]["node_config"]
-
-
 def test_machines_of_aws_fit_the_parameters_of_ec2():
     """botocore brings EC2's model: what RunInstances takes, and nothing else."""
     from botocore.loaders import create_loader
@@ -144,20 +131,3 @@ def test_rays_autoscaler_reads_kuberays_clusters(name, cluster):
     assert head["resources"] == {"CPU": 0, "memory": 16 << 30} | ({} if name == "cpu" else {"autoscaled_gpus": 8})
     assert group["resources"] == {"CPU": 6, "memory": 24 << 30} | ({} if name == "cpu" else {"GPU": 1})
     assert (group["min_workers"], group["max_workers"], config["idle_timeout_minutes"]) == (0, 8, 5)
-
-
-@pytest.mark.parametrize(
-    ("resources", "gpus"), [({"CPU": 4.0}, 0), ({"CPU": 4.0, "GPU": 2.0}, 1), ({"autoscaled_gpus": 8.0}, 1)]
-)
-def test_a_job_runs_on_gpus_that_are_still_to_come(resources, gpus, monkeypatch, no_ray):
-    """GPU workers that start from none are not there when the job looks: the head's resource says that some will come."""
-    import ray
-
-    from tempscale_jobs.config.sections import Execution
-    from tempscale_jobs.workers import cluster as sessions
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: resources)
-    monkeypatch.setattr(sessions, "configure_data", types.SimpleNamespace)
-    with sessions.session(Execution.model_validate({"workers": 8})) as cluster:
-        assert (cluster.workers, cluster.gpus) == (8, gpus)

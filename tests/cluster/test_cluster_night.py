@@ -51,45 +51,38 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _troubled(self):
+    def _answer(self, answer):
+        """Send what `answer` gives, unless there is trouble."""
         server = self.server
         server.asked.append(f"{self.command} {self.path}")
         server.tokens.add(self.headers["Authorization"])
-        if server.answers and (answer := server.answers.pop(0)) is not None:
-            if answer == "cut":
-                self.connection.close()
-            else:
-                self._send(answer, {"kind": "Status", "message": f"trouble {answer}"})
-            return True
-        return False
+        trouble = server.answers.pop(0) if server.answers else None
+        if trouble == "cut":
+            self.connection.close()
+        else:
+            self._send(*(answer() if trouble is None else (trouble, {"kind": "Status", "message": f"trouble {trouble}"})))
 
     def do_GET(self):
-        if self._troubled():
-            return
-        name = self.path.removeprefix(f"{PATH}/")
-        job = self.server.jobs.get(name)
-        if job is None:
-            self._send(404, {"kind": "Status", "message": f'rayjobs.ray.io "{name}" not found'})
-            return
-        if name != "tempscale" and self.server.script:
-            status = self.server.script.pop(0) if len(self.server.script) > 1 else self.server.script[0]
-            if status == "deleted":
-                self._send(404, {"kind": "Status", "message": "not found"})
-                return
-            job["status"] = status
-        self._send(200, job)
+        self._answer(lambda: self._job(self.path.removeprefix(f"{PATH}/")))
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self._troubled():
-            return
-        name = body["metadata"]["name"]
+        self._answer(lambda: self._created(body["metadata"]["name"], body))
+
+    def _job(self, name):
+        job, script = self.server.jobs.get(name), self.server.script
+        if job is not None and name != "tempscale" and script:
+            job["status"] = script.pop(0) if len(script) > 1 else script[0]
+        if job is None or job.get("status") == "deleted":
+            return 404, {"kind": "Status", "message": f'rayjobs.ray.io "{name}" not found'}
+        return 200, job
+
+    def _created(self, name, body):
         if name in self.server.jobs:
-            self._send(409, {"kind": "Status", "reason": "AlreadyExists", "message": f"{name} already exists"})
-            return
+            return 409, {"kind": "Status", "reason": "AlreadyExists", "message": f"{name} already exists"}
         self.server.jobs[name] = body
         self.server.created.append(copy.deepcopy(body))
-        self._send(201, body)
+        return 201, body
 
 
 @pytest.fixture
@@ -230,10 +223,7 @@ def test_an_api_server_that_is_not_there(account):
     assert "Connection refused" in done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    ("answers", "told"),
-    [([403], "403"), ([None, 403], "POST"), ([None, 422], "422")],
-)
+@pytest.mark.parametrize(("answers", "told"), [([403], "403"), ([None, 403], "POST"), ([None, 422], "422")])
 def test_what_no_patience_mends_ends_at_once(night, answers, told):
     code, out, _ = night(DONE, answers=answers)
     assert code == 2

@@ -1,13 +1,11 @@
 """The page of figures says what the results say, of any machine; README's figures are the page's."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks import charts, render, wording
-from benchmarks.groups import GROUPS
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS, DOCS = ROOT / "benchmarks" / "results", ROOT / "docs" / "dev"
@@ -15,31 +13,9 @@ RATE = {"what": "a way", "rate": 1234.4, "unit": "texts/s"}
 MEASURED = {"on": "2026-01-02", "tempscale": "9.8.7", "python": "3.99.1", "torch": "7.7", "scipy": "5.5"}
 
 
-def growing(series, grows, sizes, power):
-    rows = [{"size": size, "seconds": 1e-6 * size**power, "rate": 100.0, "unit": "pairs/s"} for size in sizes]
-    extra = {"benchmark": "growth", "series": series, "grows": grows, "exponent": power, "exponent_se": 0.03, "ratio": 1.0}
-    return [{"what": f"{series}, {row['size']:,} {grows}"} | row | extra for row in rows]
-
-
-WORKERS = [
-    {"benchmark": "workers", "what": f"embedding step, {k + 1} workers", "series": "embedding step", "unit": "tokens/s",
-     "rate": 50 * ratio, "ratio": ratio, "workers": k + 1, "efficiency": ratio / (k + 1)}
-    for k, ratio in enumerate((1.0, 1.85))
-]  # fmt: skip
-GROWN = [
-    *growing("cosine pass", "texts", (1000, 2000, 4000), 2.0),
-    *growing("SOCM", "texts", (100, 200), 1.9),
-    *growing("SOCM", "tokens", (64, 128), 2.5),
-    *WORKERS,
-]
-
-
 def labels(svg):
     """What a chart's marks say to who cannot see it: each point's figures."""
     return sorted(re.findall(r'aria-label="([^"]*)"', svg))
-
-
-# --- the page that is there -------------------------------------------------------------------------------------------
 
 
 def test_the_page_and_its_charts_are_current():
@@ -77,9 +53,6 @@ def test_readme_tells_the_figures_of_the_page():
         assert any(numbers(what) <= numbers(group) for group in homes), f"{what}: {numbers(what)}"
 
 
-# --- pages of other machines ------------------------------------------------------------------------------------------
-
-
 def test_each_benchmark_has_its_own_date_and_versions():
     later = MEASURED | {"on": "2026-05-06", "tempscale": "10.0", "known_from": "the log"}
     names = ("cosine", "socm", "growth")
@@ -92,30 +65,6 @@ def test_each_benchmark_has_its_own_date_and_versions():
     assert page.count("2026-05-06* with tempscale 10.0") == 1
     assert "python 3.99.1; scipy 5.5." in page.split("The machine:")[1].split("###")[0]
     assert "not recorded" in render.page({"old-box": {"results": [{"benchmark": "own", **RATE}]}})
-
-
-def test_growth_and_scaling_tell_their_figures_and_leave_with_them(tmp_path):
-    (tmp_path / "results").mkdir()
-    (tmp_path / "docs").mkdir()
-    results = tmp_path / "results" / "m.json"
-    results.write_text(json.dumps({"results": GROWN}), "utf-8")
-    *drawings, page = render.write(tmp_path / "results", tmp_path / "docs")
-    assert [file.name for file in drawings] == ["m-growth-in-n.svg", "m-growth-in-length.svg", "m-workers.svg"]
-    assert [file.read_text("utf-8").count('aria-roledescription="point"') for file in drawings] == [5, 2, 2]
-    told = page.read_text("utf-8")
-    rows = {row[0]: row for row in table_rows(told)}
-    assert rows["cosine pass, 1,000 texts"][-1] == "1.00 s"
-    assert rows["cosine pass, 4,000 texts"][-1] == "16.0 s; exponent 2.00 ± 0.03"
-    assert rows["SOCM, 128 tokens"][-1] == "185 ms; exponent 2.50 ± 0.03"
-    assert "cosine pass, 2,000 texts" not in rows
-    assert rows["embedding step, 2 workers"][2] == "1.85"
-    results.write_text(json.dumps({"results": [RATE | {"benchmark": "socm"}]}), "utf-8")
-    assert render.write(tmp_path / "results", tmp_path / "docs") == [page]
-    assert not any(file.exists() for file in drawings)
-    assert GROUPS["growth"].title not in page.read_text("utf-8")
-
-
-# --- words for figures ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

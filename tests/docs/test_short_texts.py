@@ -64,6 +64,5 @@ def test_lancedb_finds_the_corrected_similarities(corrected):
 def test_every_kind_of_correction_stands_on_the_page():
     from tempscale.correction.recipes import PARAMETERS
 
-    rows = re.findall(r"^\| `([a-z_]+)", PAGE, re.MULTILINE)
-    assert set(rows) == set(PARAMETERS)
+    assert set(re.findall(r"^\| `([a-z_]+)", PAGE, re.MULTILINE)) == set(PARAMETERS)
     assert len(SNIPPETS) == 2

@@ -85,12 +85,8 @@ def test_no_drawn_password_is_in_what_is_shown_of_an_address(secret, form, user)
     assert not leaks(shown, secret)
     assert urls.masked(shown) == shown
     assert urls.addresses_in({"a": [address, "x"], "b": {"c": address}, "d": "s3://b/x"}) == [address, address]
-
-
-@settings(max_examples=100, deadline=None)
-@given(SECRETS, st.sampled_from(AFTER))
-def test_no_drawn_signature_is_in_what_is_shown_of_an_address(secret, form):
-    assert not leaks(urls.masked(form.format(secret)), secret)
+    for signed in AFTER:
+        assert not leaks(urls.masked(signed.format(secret)), secret)
 
 
 @settings(max_examples=200, deadline=None)

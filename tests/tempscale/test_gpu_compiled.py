@@ -2,12 +2,11 @@
 
 import pytest
 import torch
-from attaching import STEPS, batch, random_ids, run
+from attaching import STEPS, batch, random_ids, random_tokens, run
 from card import CARD, needs_card
 
 from tempscale.model.encoder import Encoder
 from tempscale.model.pooling import Head
-from tempscale.model.tokens import Tokens
 from tempscale.temperature.attach import attach
 
 pytestmark = [needs_card, pytest.mark.skipif(CARD == "cpu", reason="torch.compile needs a compiler on a processor")]
@@ -17,8 +16,7 @@ def test_an_encoder_at_every_temperature(tiny_model):
     plain, compiled = (
         Encoder(tiny_model("bert").to(CARD), None, Head("mean", []), 90, compiled=how) for how in (False, True)
     )
-    ids = random_ids(plain.model, (3, 40, 7, 7, 21, 12, 33, 5, 28))
-    tokens, seen = Tokens(ids, [False] * len(ids)), []
+    tokens, seen = random_tokens((3, 40, 7, 7, 21, 12, 33, 5, 28)), []
     for tau in (1.0, 0.5, 0.9):
         for encoder in (plain, compiled):
             encoder.set_temperature(tau)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from attaching import STEPS, head_taus
+from attaching import STEPS, head_taus, random_tokens
 from card import CARD, needs_card
 
 from tempscale.model.encoder import Encoder
@@ -22,8 +22,7 @@ def encoders(tiny_model, family, budget=90, mode="mean"):
 
 
 def tokens():
-    generator = torch.Generator().manual_seed(1)
-    return Tokens([torch.randint(5, 150, (n,), generator=generator).tolist() for n in LENGTHS], [False] * len(LENGTHS))
+    return random_tokens(LENGTHS)
 
 
 def near(found, expected, error=FLOAT32):

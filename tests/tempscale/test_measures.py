@@ -153,8 +153,3 @@ def test_a_mistake_is_a_sentence(tiny, call, kind):
         call(tiny)
     assert type(caught.value) is kind
     assert "has no attribute" not in str(caught.value)
-
-
-def test_the_package_shows_its_public_names_and_nothing_else():
-    assert dir(ts) == list(ts.__all__)
-    assert {"socm", "sigma_a", "Encoder"} <= set(dir(ts))

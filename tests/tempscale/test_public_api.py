@@ -31,7 +31,7 @@ def modules_after(code):
 
 def test_every_promised_name_is_there():
     assert {"Encoder", "Temperature", "attach", "detach", "pairwise_socm", "socm", "verify"} <= set(ts.__all__)
-    assert list(ts.__all__) == sorted(ts.__all__)
+    assert dir(ts) == list(ts.__all__) == sorted(ts.__all__)
     for name in ts.__all__:
         assert callable(getattr(ts, name)), name
         assert getattr(ts, name).__doc__, name

@@ -7,13 +7,14 @@ from typing import Any, NamedTuple
 import polars as pl
 
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
-from tempscale_jobs.audit.again import again, repeated
 from tempscale_jobs.audit.findings import exposed, exposures
 from tempscale_jobs.config.nights import NIGHT
+from tempscale_jobs.report.again import again, repeated
 from tempscale_jobs.report.findings import Findings
-from tempscale_jobs.report.text import count, estimate, interval_name, share, share_of, with_error
+from tempscale_jobs.report.text import Edges, count, estimate, interval_name, share, share_of, with_error
 
 Row = dict[str, Any]
+_ASKED = {"corpus": "when texts of the corpus are the queries", "queries": "by your queries"}
 _MOST = 3
 _CUT = 0.02
 """A smaller share of truncated texts is not worth a line."""
@@ -124,27 +125,18 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
     if not winning:
         return None
     most = max(winning, key=lambda r: r["exposure"])
-    name, vectors_given = _lengths(most["interval"], row, run), _vectors_given(run)
+    name, vectors_given = interval_name(most["interval"], Edges.of(run)), _vectors_given(run)
     ask = " Whether your users' queries find it so too: --queries with --queries-embedding-column." if vectors_given else ""
     return Advice.to_run(
         exposed(most["interval"], asked_by),
-        f"Texts of {name} win searches: they are {share(most['texts_share'])} of the corpus and take "
+        f"Texts of {name} tokens are returned more often than their share {_ASKED[asked_by]}: they are "
+        f"{share(most['texts_share'])} of the corpus and take "
         f"{share(most['slots_share'])} of all results (exposure "
         f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of equal length avoid that."
         + (ask if asked_by == "corpus" else ""),
         "A temperature may lessen that.",
         _tuned(row, run),
     )
-
-
-def _lengths(interval: int, row: Row, run: dict[str, Any]) -> str:
-    """The lengths of an interval in words; the longest texts that were cut are in the interval of the window."""
-    edges, window = run["config"]["analysis"]["intervals"], run.get("models", {}).get(row["model"], {}).get("max_length")
-    cut = not _vectors_given(run) and row["truncated_share"] and run["config"].get("embedding", {}).get("long") != "chunk"
-    longest = max((edge for edge in edges if edge <= window), default=None) if cut and window else None
-    if interval == longest:
-        return f"{interval} tokens or more, cut at {window},"
-    return f"{interval_name(interval, edges)} tokens"
 
 
 def _collapse(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None:
@@ -178,7 +170,7 @@ def _nothing(found: Findings, row: Row, run: dict[str, Any]) -> Advice:
     searched = any(found.at(exposed(edge, asked_by), row).error for edge in edges)
     fair = "search results were not measured"
     if searched:
-        fair = "no length takes more search results than its share beyond noise"
+        fair = "no length is returned more often than its share beyond noise"
     nightly = run["config"].get("night") is not None and (line := repeated(run))
     return Advice.to_run(
         "collapse_gap",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
+from tempscale.stats.errors import Z_95
 from tempscale_jobs.report.findings import Finding, Findings, changed, finding, measured, state
 from tempscale_jobs.report.text import count, interval_name
 
@@ -18,6 +20,9 @@ CHANGES = ("collapse_gap", "prefix_gap", "cosine_mean", "socm_mean")
 """The figures whose change under another temperature is a finding."""
 READ = ("collapse_summary", "temperature_effect", "exposure")
 """The tables from which findings are decided."""
+_LEAST_EXPOSURE = 0.01
+"""What a length that is never returned counts as, which has no logarithm."""
+_OVERSHOT = 1 / 3
 _NOT_SHOWN = {
     "collapse_gap": "that length is the cause: texts of other lengths are other texts",
     "prefix_gap": "anything outside these lengths; longer prefixes also say more",
@@ -89,14 +94,37 @@ def _exposures(row: Row, tables: Tables, asked_by: str) -> Iterator[Finding]:
     """Whether each length takes more than its share of the results, or less."""
     rows = exposures(tables, row, asked_by)
     tested = [r for r in rows if r["texts"] >= TEXTS_FOR_AN_INTERVAL and r["exposure_se_superpopulation"]]
-    # Several intervals are tested at once: the 95 % must hold for all of them together (Bonferroni).
-    z = NormalDist().inv_cdf(1 - 0.025 / max(1, len(tested)))
+    z = together(len(tested))
     for r in rows:
         error = r["exposure_se_superpopulation"] if r in tested else None
         basis = f"the {count(r['k'], 'nearest text')} of {r['queries']:,}, of {count(len(tested), 'length')} tested together"
         grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN["exposure"]}
         name = exposed(r["interval"], asked_by)
         yield finding(row, name, state(r["exposure"], error, 1.0, z), r["exposure"], error, **grounds)
+
+
+def by_correction(before: float, after: float, errors: tuple[float | None, float | None], z: float = Z_95) -> str:
+    """What a correction does to an exposure whose fair value is 1, beyond z standard errors of before and after.
+
+    `overshoots`: it ends on the other side of 1, at least a third as far; else `fairer` or `less fair` where it ends nearer
+    to 1 or further away; `noise` where errors explain the difference or are not known. On a log scale, on which half and
+    twice the share are equally far.
+    """
+    if None in errors:
+        return "noise"
+    here, there = (math.log(max(exposure, _LEAST_EXPOSURE)) for exposure in (before, after))
+    noise = [z * (errors[k] or 0.0) / max(exposure, _LEAST_EXPOSURE) for k, exposure in enumerate((before, after))]
+    if here * there < 0 and abs(there) > max(noise[1], _OVERSHOT * abs(here)):
+        return "overshoots"
+    gain = abs(here) - abs(there)
+    if abs(gain) <= math.hypot(*noise):
+        return "noise"
+    return "fairer" if gain > 0 else "less fair"
+
+
+def together(tests: int) -> float:
+    """The standard errors within which 95 % of several tests together stay by chance (Bonferroni)."""
+    return NormalDist().inv_cdf(1 - 0.025 / max(1, tests))
 
 
 def exposures(tables: Tables, row: Row, asked_by: str) -> list[Row]:

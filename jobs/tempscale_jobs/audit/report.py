@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -17,7 +17,19 @@ from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Part, Report, Section, Table, caption, drawn, group, subject, tabled
-from tempscale_jobs.report.text import FIGURES, count, estimate, interval_name, labels, number, share, share_of
+from tempscale_jobs.report.text import (
+    FIGURES,
+    NAMES,
+    Edges,
+    count,
+    estimate,
+    interval_name,
+    labels,
+    model_at,
+    number,
+    share,
+    share_of,
+)
 from tempscale_jobs.steps import calibration
 from tempscale_jobs.tables.audit import EXCERPTS, TABLES
 
@@ -38,7 +50,7 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Se
     # A run of an older version lacks the newer tables.
     known = {t.name: pl.DataFrame(pl.from_arrow(t.schema().empty_table())) for t in TABLES if t is not EXCERPTS}
     tables = known | tables
-    names, edges = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True)), _edges(run)
+    names, edges = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True)), Edges.of(run)
     tables = labelled(tables, edges)
     trend = pl.DataFrame(run.get("trend", []), infer_schema_length=None)
     if not trend.is_empty():
@@ -57,11 +69,6 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Se
         before=_gate(gate, run),
         after=[*sections, *_not_measured(sections, trend), _how_made(run, tables, names)],
     )
-
-
-def _edges(run: dict[str, Any]) -> list[int]:
-    edges: list[int] = run["config"]["analysis"]["intervals"]
-    return edges
 
 
 # ---------------------------------------------------------------------------------------------- the gate
@@ -85,13 +92,13 @@ def _gate(rows: list[Row], run: dict[str, Any]) -> list[Section]:
         return []
     cells = [
         (
-            row["figure"], f"{row['model']}, {row['temperature']}", row["verdict"], number(row["value"]),
-            f"± {row['limit']}" if row["check"] == "drift" else str(row["limit"]),
+            f"{NAMES.get(row['figure'], row['check'])}\n{row['figure']}", model_at(row), row["verdict"],
+            number(row["value"]), f"± {row['limit']}" if row["check"] == "drift" else str(row["limit"]),
             number(row["baseline_value"]), number(row["change"]), number(row["noise"]),
         )
         for row in rows
     ]  # fmt: skip
-    heads = ("figure", "at", "verdict", "tonight", "limit", "baseline", "change", "noise")
+    heads = ("figure", "of", "verdict", "tonight", "limit", "baseline", "change", "noise")
     title, note = caption("gate", false_alarms=share(run["config"]["gate"]["false_alarms"]))
     failed = run["gate"]["failed"]
     title = f"{title} {'failed' if failed else 'held'}"
@@ -118,7 +125,7 @@ class _Model(NamedTuple):
     """Of this model alone."""
     rows: list[Row]
     """Its rows of collapse_summary, by temperature."""
-    edges: list[int]
+    edges: Edges
     run: dict[str, Any]
 
     @property
@@ -131,7 +138,7 @@ def _part(place: str, name: str, sentences: Sequence[str], audited: _Audited) ->
     """What the report says of one model."""
     tables, trend, run = audited
     of_model = {key: table.filter(model=name) for key, table in tables.items() if "model" in table.columns}
-    model = _Model(place, of_model, of_model["collapse_summary"].to_dicts(), _edges(run), run)
+    model = _Model(place, of_model, of_model["collapse_summary"].to_dicts(), Edges.of(run), run)
     first, found = model.rows[0], Findings.read(tables["findings"])
     if not trend.is_empty():
         trend = trend.filter(temperature=first["temperature"])
@@ -274,24 +281,22 @@ def _searched(model: _Model, ranking: str) -> list[str]:
 
 def _by_temperature(model: _Model, encoded: Sequence[str]) -> list[Section]:
     """Every figure under every temperature."""
-    exposures = {"exposure_short": "exposure of the shortest", "exposure_long": "exposure of the longest"}
-    numbers = {"effective_rank": "effective rank", "k_occurrence_skewness": "hubness (skewness of N_k)"}
-    counts = {"near_duplicate_pairs": "near-duplicate pairs", "texts": "texts"}
-    rows = [(label, *(estimate(row, name) for row in model.rows)) for name, label in (FIGURES | exposures).items()]
-    rows += [(label, *(number(row[name]) for row in model.rows)) for name, label in numbers.items()]
-    rows += [(label, *(_counted(row[name]) for row in model.rows)) for name, label in counts.items()]
+    written: dict[str, Callable[[Row, str], str]] = dict.fromkeys((*FIGURES, "exposure_short", "exposure_long"), estimate)
+    written |= dict.fromkeys(("effective_rank", "k_occurrence_skewness"), lambda row, name: number(row[name]))
+    written |= dict.fromkeys(("near_duplicate_pairs", "texts"), _counted)
+    rows = [(NAMES[name], *(write(row, name) for row in model.rows)) for name, write in written.items()]
     table = Table(("figure", *(row["temperature"] for row in model.rows)), rows)
     return [Section("Figures by temperature", encoded, table=table, folded=True)]
 
 
-def _counted(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
+def _counted(row: Row, name: str) -> str:
+    return "–" if row[name] is None else f"{row[name]:,}"
 
 
 def _assumptions(model: _Model) -> list[Section]:
     """How often the assumptions of the papers do not hold."""
     heads = (
-        "temperature", "texts with tr Σ > 2", "pairs with SOCM > 1", "texts with (n·w−1)/(n−1) ≥ 1/3", "truncated",
+        "temperature", "texts with tr Σ > 2", "pairs with SOCM > 1", "texts that meet Appendix J's condition", "truncated",
     )  # fmt: skip
     cells = [
         (
@@ -300,7 +305,8 @@ def _assumptions(model: _Model) -> list[Section]:
         )
         for row in model.rows
     ]  # fmt: skip
-    return [Section("Assumptions of the papers, checked", table=Table(heads, cells), folded=True)]
+    title, note = caption("assumptions")
+    return [Section(title, note=note, table=Table(heads, cells), folded=True)]
 
 
 # ---------------------------------------------------------------------------------------------- all models

@@ -9,16 +9,16 @@ import polars as pl
 
 from tempscale_jobs.audit import verdict
 from tempscale_jobs.audit.advice import Advice, advice
-from tempscale_jobs.audit.again import again
 from tempscale_jobs.audit.findings import with_findings
 from tempscale_jobs.audit.words import labelled, left_out
 from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.nights.night import failure_in_words, verdict_in_words
 from tempscale_jobs.nights.notify import github_lines
 from tempscale_jobs.nights.record import is_quick
+from tempscale_jobs.report.again import again
 from tempscale_jobs.report.findings import Document, Finding, Findings
-from tempscale_jobs.report.screen import Ending, Screen, print_ending
-from tempscale_jobs.report.text import FIGURES, estimate
+from tempscale_jobs.report.screen import Ending, Screen, by_model, print_ending
+from tempscale_jobs.report.text import FIGURES, Edges, estimate
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.urls import masked
 
@@ -26,7 +26,7 @@ from tempscale_jobs.urls import masked
 def document(run: Run) -> Document:
     """The answer for each model, the gate's verdict and the findings with their commands, for other programs."""
     record, tables = run.storage.read_json(DONE), load_tables(run.storage)
-    edges, judged = record["config"]["analysis"]["intervals"], record["gate"]
+    edges, judged = Edges.of(record), record["gate"]
     tables = with_findings(tables, edges)
     found, commands = Findings.read(tables["findings"]), dict[Finding, str]()
     for row in _first(tables):
@@ -55,13 +55,14 @@ def close(run: Run) -> None:
 
 def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -> Ending:
     """What is said of an audit, from its tables, the content of run.json and the name of its folder."""
-    named, judged = labelled(tables, record["config"]["analysis"]["intervals"]), record["gate"]
+    named, judged = labelled(tables, Edges.of(record)), record["gate"]
     found = Findings.read(named["findings"])
     rows = _first(named)
     answers = [verdict.answer(row, found) for row in rows]
-    said = Ending(answers, f"report  {root}/report.html", gate=_gate(judged), is_failed=judged["verdict"] == "failed")
+    named_answers = by_model([row["model"] for row in rows], answers)
+    said = Ending(named_answers, f"report  {root}/report.html", gate=_gate(judged), is_failed=judged["verdict"] == "failed")
     if len(rows) > 1:
-        return said._replace(answers=[f"{row['model']}: {answer}" for row, answer in zip(rows, answers, strict=True)])
+        return said
     (row,), (answer,), to_do = rows, answers, advice(named, rows[0], record)[0]
     if is_quick(record):
         partial = "A quick audit measures one temperature, and neither second-order collapse nor prefixes."

@@ -9,7 +9,7 @@ import polars as pl
 from tempscale_jobs.nights.charts import sparkline
 from tempscale_jobs.report.findings import Finding, Findings, changed
 from tempscale_jobs.report.sections import Figure
-from tempscale_jobs.report.text import FIGURES, count, estimate, number, parted
+from tempscale_jobs.report.text import FIGURES, count, estimate, number, parted, signed
 
 Row = dict[str, Any]
 _GAP = {
@@ -68,7 +68,7 @@ def figures(row: Row, found: Findings, trend: pl.DataFrame, place: str) -> list[
     return [
         Figure(
             f"{label}, {row['temperature']}", *parted(estimate(row, name)), _says(row, name, found),
-            [f"{change.temperature}: {_signed(change)}" for change in found.named(changed(name), row["model"])],
+            [f"change at {change.temperature}: {signed(change)}" for change in found.named(changed(name), row["model"])],
             f"{place}-trend-{name}", sparkline(trend, name),
         )
         for name, label in FIGURES.items()
@@ -84,7 +84,3 @@ def _says(row: Row, name: str, found: Findings) -> str:
         return f"from {count(row['socm_pairs'], 'pair')} in {row['socm_groups']} groups of texts"
     texts = row["texts"] if name == "cosine_mean" else row["socm_texts"]
     return f"over {count(texts * (texts - 1) // 2, 'pair')} of texts"
-
-
-def _signed(change: Finding) -> str:
-    return f"{'+' * ((change.value or 0.0) > 0)}{change}"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
 
-from tempscale.stats.enough import EQUAL_DOCUMENTS_FOR_AN_ERROR, GROUPS_FOR_AN_ERROR
-from tempscale_jobs.audit.findings import exposed, exposures, of_row, with_findings
+from tempscale.stats.enough import EQUAL_DOCUMENTS_FOR_AN_ERROR, GROUPS_FOR_AN_ERROR, TEXTS_FOR_AN_INTERVAL
+from tempscale_jobs.audit.findings import by_correction, exposed, exposures, of_row, together, with_findings
 from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.report.findings import Findings, changed
 from tempscale_jobs.report.text import (
+    FIGURES,
     count,
     encoding,
     estimate,
@@ -25,6 +25,7 @@ from tempscale_jobs.report.text import (
 )
 
 _ENDS = ("shortest", "longest")
+_ASKING = {"corpus": "texts", "queries": "queries"}
 NOTE = (
     "± is a 95 % interval for texts drawn like these (1.96 standard errors, from per-text means because pairs share texts), "
     "or for documents where texts are parts of named documents; ± ? means too few of them to tell. "
@@ -236,39 +237,46 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     before = {r["interval"]: r for r in exposures(tables, row, asked_by) if r["interval"] in after}
     if not before:
         return ""
-    places = sorted(before, key=lambda edge: -abs(before[edge]["exposure"] - 1))[:2]
+    verdicts = {edge: _by_correction(before[edge], after[edge], len(before)) for edge in before}
+    places = sorted(before, key=lambda edge: (verdicts[edge] != "overshoots", -abs(before[edge]["exposure"] - 1)))
+    worst = places[0]
     moved = [
         f"{number(before[edge]['exposure'])} becomes {number(after[edge]['exposure'])} for texts of "
         f"{interval_name(edge, edges)} tokens"
-        for edge in sorted(places)
+        for edge in sorted(places[:2])
     ]
-    sentence = f"Correcting the cosine for text length would change exposure (1 is fair): {', '.join(moved)}"
-    hubs = before[places[0]]["k_occurrence_skewness"], after[places[0]]["k_occurrence_skewness"]
+    says = {
+        "overshoots": "overshoots: exposure (1 is fair) passes to the other side of 1",
+        "fairer": "makes exposure fairer (1 is fair), and no text has to be embedded again",
+        "less fair": "makes exposure less fair (1 is fair)",
+        "noise": "changes exposure (1 is fair) by no more than noise",
+    }[verdicts[worst]]
+    sentence = f"Correcting the cosine for text length {says}: {', '.join(moved)}"
+    hubs = before[worst]["k_occurrence_skewness"], after[worst]["k_occurrence_skewness"]
     if None not in hubs:
         sentence += f"; hubness {number(hubs[0])} becomes {number(hubs[1])}"
-    kept_shares = [
-        (edge, after[edge]["neighbours_kept"]) for edge in sorted(after) if after[edge]["neighbours_kept"] is not None
-    ]
-    if kept_shares:
-        sentence += (
-            f"; of the nearest of texts of {interval_name(kept_shares[0][0], edges)} tokens {share(kept_shares[0][1])} stay"
-        )
-    worst = places[0]
-    fairer = abs(math.log(after[worst]["exposure"] or 1e-9)) < abs(math.log(before[worst]["exposure"] or 1e-9))
-    return f"{sentence}. {'No text has to be embedded again' if fairer else 'Searches become no fairer here'}."
+    kept = next((row for _, row in sorted(after.items()) if row["neighbours_kept"] is not None), None)
+    if kept is not None:
+        texts = f"{_ASKING[asked_by]} of {interval_name(kept['interval'], edges)} tokens"
+        sentence += f"; of the {kept['k']} nearest neighbours of {texts}, {share(kept['neighbours_kept'])} stay the same"
+    return f"{sentence}."
+
+
+def _by_correction(before: dict[str, Any], after: dict[str, Any], lengths: int) -> str:
+    """`findings.by_correction` of a length that is one of several; noise where it has too few texts for an error."""
+    enough = min(before["texts"], after["texts"]) >= TEXTS_FOR_AN_INTERVAL
+    error, error_after = (row.get("exposure_se_superpopulation") if enough else None for row in (before, after))
+    return by_correction(before["exposure"], after["exposure"], (error, error_after), together(lengths))
 
 
 def _effect(reference: dict[str, Any], row: dict[str, Any], found: Findings) -> str:
     by_state: dict[str, list[str]] = {"moved": [], "noise": [], "unknown": []}
-    for figure, label in (
-        ("collapse_gap", "the collapse gap"), ("prefix_gap", "the prefix gap"),
-        ("cosine_mean", "mean cosine"), ("socm_mean", "mean SOCM"),
-    ):  # fmt: skip
+    for figure, label in FIGURES.items():
         change = found.at(changed(figure), row)
         if change.is_beyond_noise:
-            by_state["moved"].append(f"{label} by {change}")
+            by_state["moved"].append(f"the {label} by {change}")
         elif change.state != "absent":
-            by_state[change.state].append(label)
+            by_state[change.state].append(f"the {label}")
     parts = [
         f"{start} {', '.join(by_state[key])}"
         for key, start in (

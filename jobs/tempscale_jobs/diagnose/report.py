@@ -14,7 +14,7 @@ from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, group, subject, tabled
-from tempscale_jobs.report.text import count, interval_name, labels, number, parted, share, with_error
+from tempscale_jobs.report.text import Edges, count, interval_name, labels, number, parted, share, with_error
 
 _ROUNDING = 1 + 1e-4
 """A ratio to Theorem 2's bound above this is not explained by float32 rounding."""
@@ -58,9 +58,8 @@ def _left_out(run: dict[str, Any]) -> str:
 def parts_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], prefix: str = "m") -> list[Part]:
     """What a report says of each model; `prefix` begins the ids."""
     tables = labelled(tables)
-    edges = run["config"]["diagnosis"]["intervals"]
     names = tables["layer_summary"]["model"].unique(maintain_order=True)
-    return [_part(f"{prefix}{place}", name, tables, edges) for place, name in enumerate(names)]
+    return [_part(f"{prefix}{place}", name, tables, run) for place, name in enumerate(names)]
 
 
 def _names(tables: dict[str, pl.DataFrame]) -> dict[str, str]:
@@ -95,9 +94,9 @@ def _side_by_side(tables: dict[str, pl.DataFrame]) -> list[Section]:
     )  # fmt: skip
 
 
-def _part(place: str, name: str, tables: dict[str, pl.DataFrame], edges: list[int]) -> Part:
+def _part(place: str, name: str, tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Part:
     """What the report says of one model: first the sentence that answers, then all with the charts."""
-    mine = {key: table.filter(model=name) for key, table in tables.items()}
+    mine, edges = {key: table.filter(model=name) for key, table in tables.items()}, Edges.of(run, "diagnosis")
     spectrum, summary = mine["spectrum_by_length"], mine["layer_summary"]
     exceeded = (pl.col("sigma_a") > pl.col("sigma_a_bound")).mean().alias("over")
     heads = mine["heads"].group_by("temperature", maintain_order=True)
@@ -119,6 +118,7 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], edges: list[in
         name,
         answer,
         _figures(mine),
+        sentences.to_do(mine, run),
         sections=[
             *group("In words", sentences=further),
             *group(
@@ -158,7 +158,7 @@ def _figures(mine: dict[str, pl.DataFrame]) -> list[Figure]:
     ]
 
 
-def _distances(table: pl.DataFrame, edges: list[int]) -> Table:
+def _distances(table: pl.DataFrame, edges: Edges) -> Table:
     """Mean distance to the map's origin by temperature: per length interval, and of the shortest and longest versions."""
     rows, heads = [], dict[str, None]()
     for (label,), mine in table.group_by("temperature", maintain_order=True):

@@ -10,11 +10,12 @@ from tempscale_jobs.diagnose import words
 from tempscale_jobs.diagnose.findings import decide
 from tempscale_jobs.diagnose.report import labelled, parts_of
 from tempscale_jobs.report.findings import Document, Findings
-from tempscale_jobs.report.screen import Ending, print_ending
+from tempscale_jobs.report.screen import Ending, by_model, print_ending
+from tempscale_jobs.report.text import Edges
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.urls import masked
 
-_FIGURES = (("mean σ_a", "sigma_a_mean_mean"), ("mean HC ratio of a layer", "hc_ratio_mean"))
+_FIGURES = (("mean σ_a", "sigma_a_mean_mean"), ("what a layer keeps of token differences (HC ratio)", "hc_ratio_mean"))
 
 
 def close(run: Run) -> None:
@@ -26,17 +27,17 @@ def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -
     """What is said of a diagnosis, from its tables, the content of run.json and the name of its folder."""
     tables = labelled(tables)
     models = tables["layer_summary"]["model"].unique(maintain_order=True).to_list()
-    answers = [" ".join(_sentences(tables, model, record["config"]["diagnosis"]["intervals"])) for model in models]
-    said = Ending(answers, f"report  {root}/report.html")
+    answers = [" ".join(_sentences(tables, model, Edges.of(record, "diagnosis"))) for model in models]
+    said = Ending(by_model(models, answers), f"report  {root}/report.html")
     if len(models) > 1:
-        return said._replace(answers=[f"{model}: {answer}" for model, answer in zip(models, answers, strict=True)])
+        return said
     mean = tables["layer_summary"].filter(pl.col("interval").is_null())
     first = mean.filter(pl.col("temperature") == mean["temperature"].first())
     means = [(label, first[column].drop_nulls().mean()) for label, column in _FIGURES]
     return said._replace(figures=[f"{label} {value:.4f}" for label, value in means if value is not None])
 
 
-def _sentences(tables: dict[str, pl.DataFrame], model: str, edges: list[int]) -> list[str]:
+def _sentences(tables: dict[str, pl.DataFrame], model: str, edges: Edges) -> list[str]:
     """The sentences on the findings of one model, without those on the theorems."""
     return words.of_model({key: table.filter(pl.col("model") == model) for key, table in tables.items()}, [], edges)
 

@@ -9,6 +9,7 @@ import polars as pl
 
 from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
 from tempscale_jobs.diagnose.findings import figure
+from tempscale_jobs.report.again import again
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import count, interval_name, share, with_error
 
@@ -53,6 +54,35 @@ def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges:
     sentences += [f"{row['temperature']}: {sentence}." for row in bounds for sentence in _theorems(row, mine, edges)]
     norms = mine["equal_norms"].to_dicts() if "equal_norms" in mine else []
     return sentences + [f"{row['temperature']}: {sentence}." for row in norms if (sentence := _equal_norms(row))]
+
+
+def to_do(mine: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[tuple[str, str]]:
+    """What follows for one model, each with a command or none, from its labelled tables."""
+    rows = [row for row in with_directions(mine) if row["layers"] == "last"]
+    first = next((row for row in rows if row["finding"] == "length"), None)
+    if first is None:
+        return []
+    model, change = first["model"], with_error(first["change"], first["change_se"])
+    if first["direction"] == "unknown":
+        looked, analysed = first["texts"], run["corpus"]["analysed"]
+        more = str(min(analysed, 5000, 4 * looked))
+        command = again(run, model, "diagnose", "--texts", more, beside="more") if analysed > looked else ""
+        return [(f"Too few texts to tell: look into {'more of them' if command else 'a larger corpus'}.", command)]
+    if first["direction"] != "falls":
+        text = f"Attention does not filter longer texts more strongly beyond noise (σ_a of the last layer: {change})"
+        command = again(run, model, "audit", "--probe", "decomposition", beside="probe")
+        how = "; to tell whether pooling or context draws them together:" if command else "."
+        return [(f"{text}, so do not expect a temperature to help{how}", command)]
+    command = again(run, model, "tune", beside="tune")
+    how = " To find a temperature that weakens that, and harms nothing:" if command else ""
+    steps = [(f"Attention filters longer texts more strongly (σ_a of the last layer: {change}).{how}", command)]
+    weaker = [row for row in rows if row["finding"] == "temperature" and row["direction"] == "rises"]
+    if weaker:
+        most = max(weaker, key=lambda row: row["change"])
+        by = with_error(most["change"], most["change_se"])
+        text = f"{most['temperature']} weakens the filter by {by}; whether search gets better only scores tell"
+        steps.append((f"{text}: score a task of yours under both with tempscale evaluate.", ""))
+    return steps
 
 
 def of_models(tables: dict[str, pl.DataFrame], first: str) -> list[str]:

@@ -14,7 +14,7 @@ from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, group, subject, tabled
-from tempscale_jobs.report.text import count, interval_name, labels, number, with_error
+from tempscale_jobs.report.text import Edges, count, interval_name, labels, number, signed, with_error
 
 _CASES = ("neither", "both", "query only", "document only")
 
@@ -41,9 +41,7 @@ def parts_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], prefix: str =
     """What a report says of each model; `prefix` begins the ids."""
     tables = labelled(tables, labels(tables["evaluation"]["temperature"].unique(maintain_order=True)))
     every = tables["evaluation"]["model"].unique(maintain_order=True)
-    return [
-        _part(f"{prefix}{place}", name, tables, run["config"]["analysis"]["intervals"]) for place, name in enumerate(every)
-    ]
+    return [_part(f"{prefix}{place}", name, tables, run) for place, name in enumerate(every)]
 
 
 def labelled(tables: dict[str, pl.DataFrame], names: dict[str, str]) -> dict[str, pl.DataFrame]:
@@ -54,8 +52,9 @@ def labelled(tables: dict[str, pl.DataFrame], names: dict[str, str]) -> dict[str
     return {key: named(table) if "split" in table.columns else table for key, table in tables.items()}
 
 
-def _part(place: str, name: str, tables: dict[str, pl.DataFrame], edges: list[int]) -> Part:
+def _part(place: str, name: str, tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Part:
     """What the report says of one model: first the sentence that answers, then all with the charts."""
+    edges = Edges.of(run)
     of_model = {key: table.filter(model=name) for key, table in tables.items() if "model" in table.columns}
     answer, *further = sentences.of_model(of_model, edges)
     types, lengths, ends, roles = (
@@ -66,6 +65,7 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], edges: list[in
         name,
         answer,
         _figures(types),
+        sentences.to_do(of_model, run, edges),
         sections=[
             *group("In words", sentences=further),
             *_scores(place, of_model["evaluation"]),
@@ -84,7 +84,9 @@ def _figures(types: pl.DataFrame) -> list[Figure]:
         Figure(
             f"mean score, {row['temperature']}", number(row["score"]),
             says=f"over {count(row['tasks'], 'task')}",
-            changes=[f"change: {with_error(row['change'], row['change_se'])}"] if row["change"] else [],
+            changes=[f"change from {rows[0]['temperature']}: {signed(with_error(row['change'], row['change_se']))}"]
+            if row["temperature"] != rows[0]["temperature"] and row["change"] is not None
+            else [],
         )
         for row in rows[:4]
     ]  # fmt: skip
@@ -134,7 +136,7 @@ def _types(place: str, types: pl.DataFrame) -> list[Section]:
     )  # fmt: skip
 
 
-def _lengths(place: str, lengths: pl.DataFrame, evaluation: pl.DataFrame, edges: list[int]) -> list[Section]:
+def _lengths(place: str, lengths: pl.DataFrame, evaluation: pl.DataFrame, edges: Edges) -> list[Section]:
     """Scores by length, where a task has texts of several."""
     if lengths.is_empty() or lengths["interval"].n_unique() < 2:
         return []
@@ -184,7 +186,7 @@ def _roles(place: str, roles: pl.DataFrame) -> list[Section]:
     )  # fmt: skip
 
 
-def _texts(rows: pl.DataFrame, edges: list[int]) -> str:
+def _texts(rows: pl.DataFrame, edges: Edges) -> str:
     """The number of texts in each interval, and how many of them are windows."""
     first = rows.filter(pl.col("temperature") == rows["temperature"].first()).sort("interval").to_dicts()
     texts = "; ".join(

@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 
 from tempscale_jobs.evaluate.findings import end, mean_score, score, score_by_length
+from tempscale_jobs.report.again import again
 from tempscale_jobs.report.findings import Finding, Findings, changed
 from tempscale_jobs.report.text import count, interval_name, number, with_error
 
@@ -47,6 +48,44 @@ def of_model(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
     if len(compared) > 1 and set(states) == {"noise"}:
         lines.append("No task's score changes by more than its error under any temperature.")
     return lines + _lengths(mine, found, edges) + _ends(mine, found)
+
+
+def to_do(mine: dict[str, pl.DataFrame], run: dict[str, Any], edges: Sequence[int]) -> list[tuple[str, str]]:
+    """What follows for one model from its scores, each with a command or none, from the tables as `of_model` has them."""
+    rows, found = _over_tasks(mine).to_dicts(), Findings.read(mine["findings"])
+    if len(rows) < 2:
+        return [("Nothing was compared: give a second temperature with --tau.", "")]
+    first, *others = rows
+    changes = [found.at(changed(mean_score(row)), row) for row in others]
+    if raised := [change for change in changes if change.state == "up"]:
+        best = max(raised, key=lambda change: change.value or 0.0)
+        text = (
+            f"{best.temperature} raises the mean score by {best}, more than noise. Confirm it on items that did not choose "
+            "it, before you embed the index again."
+        )
+        command = again(run, best.model, "tune", beside="tune")
+        confirmed = f"{text} To choose on one part and confirm on the other:" if command else text
+        return [(confirmed, command), *_harmed(mine, best, edges)]
+    stay = f"Leave the temperature at {first['temperature']}"
+    if lowered := [change for change in changes if change.state == "down"]:
+        worst = min(lowered, key=lambda change: change.value or 0.0)
+        return [(f"{stay}: none raises the mean score beyond noise, and {worst.temperature} changes it by {worst}.", "")]
+    if all(change.state == "noise" for change in changes):
+        most = number(max(change.largest or 0.0 for change in changes))
+        return [(f"{stay}: none changes the mean score beyond noise. A change of up to {most} could be hidden by it.", "")]
+    return [(f"{stay}: the noise of the changes is not known. Score more tasks, or larger ones, to tell.", "")]
+
+
+def _harmed(mine: dict[str, pl.DataFrame], best: Finding, edges: Sequence[int]) -> list[tuple[str, str]]:
+    """The length at which a temperature that raises the mean score lowers a score most; nothing where there is none."""
+    table, found = mine.get("evaluation_lengths", pl.DataFrame()), Findings.read(mine["findings"])
+    rows = table.filter(temperature=best.temperature).to_dicts() if not table.is_empty() else []
+    lowered = [row for row in rows if found.at(changed(score_by_length(row)), row).state == "down"]
+    if not lowered:
+        return []
+    worst = min(lowered, key=lambda row: row["change"])
+    texts = f"{interval_name(worst['interval'], edges)} tokens"
+    return [(f"Check first whether you need them: it lowers {worst['name']} for texts of {texts}, by {_size(worst)}.", "")]
 
 
 def _over_tasks(tables: dict[str, pl.DataFrame]) -> pl.DataFrame:

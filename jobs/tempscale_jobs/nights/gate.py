@@ -11,7 +11,7 @@ from scipy.special import stdtrit
 
 from tempscale.stats.errors import finite_population
 from tempscale_jobs.config.nights import SHARES, Gate, Threshold
-from tempscale_jobs.report.text import number
+from tempscale_jobs.report.text import figure_at, model_at, number
 from tempscale_jobs.tables.columns import finite
 
 Row = dict[str, Any]
@@ -116,7 +116,7 @@ def _threshold(row: Row, threshold: Threshold) -> _Check:
 
 def _series(gate: Gate, row: Row, baseline: Baseline) -> list[_Check]:
     """One check if a night begins a series or has another model than the earlier ones, none if it continues a series."""
-    named, why = f"{row['model']} at {row['temperature']}", "" if baseline.first else f" ({baseline.label})"
+    named, why = model_at(row), "" if baseline.first else f" ({baseline.label})"
     if baseline.begins(gate):
         decided = ("first night", f"{named}: {FIRST_NIGHT}{why}")
     elif baseline.other:
@@ -131,7 +131,7 @@ def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
     value, other, key = _known(row[figure]), baseline.row, _key(row)
 
     def refused(why: str) -> _Check:
-        reason = f"{_of(figure, key)} is not compared: {why}"
+        reason = f"{figure_at(figure, key)} is not compared: {why}"
         return _Check("drift", figure, key, value, f"{size:g}", None, None, 0, size, decided=("not comparable", reason))
 
     if other is None:
@@ -168,10 +168,10 @@ def _judged(check: _Check, alpha: float, unknown: str) -> Row:
     }  # fmt: skip
     if check.decided is not None:
         return row | dict(zip(("verdict", "reason"), check.decided, strict=True))
-    of = _of(check.figure, check.key)
+    of = figure_at(check.figure, check.key)
     if check.excess is None:
         before = "" if check.baseline_value is None else f"; it was {number(check.baseline_value)} in {check.baseline}"
-        return row | {"verdict": "not measured", "reason": f"{of} was not measured, so that it cannot hold{before}"}
+        return row | {"verdict": "not measured", "reason": f"{of} was not measured, so the check fails{before}"}
     assert check.value is not None
     if check.baseline_value is not None:
         row["change"] = check.value - check.baseline_value
@@ -192,9 +192,9 @@ def _noise(check: _Check, alpha: float) -> float:
 
 
 def _threshold_reason(check: _Check, noise: float, failed: bool) -> str:
-    value = f"{_of(check.figure, check.key)} is {number(check.value)}"
+    value = f"{figure_at(check.figure, check.key)} is {number(check.value)}"
     if not check.excess:
-        return f"{value}, held to {check.limit}"
+        return f"{value}, as it should be: {check.limit}"
     missed = f"{value} and should be {check.limit}"
     if failed:
         return missed if not noise else f"{missed}: missed by more than its noise of {number(noise)}"
@@ -216,13 +216,9 @@ def _moved(check: _Check) -> str:
     assert check.baseline_value is not None
     moved = check.value - check.baseline_value
     return (
-        f"{_of(check.figure, check.key)} {'rose' if moved > 0 else 'fell'} by {number(abs(moved))}, "
+        f"{figure_at(check.figure, check.key)} {'rose' if moved > 0 else 'fell'} by {number(abs(moved))}, "
         f"from {number(check.baseline_value)} in {check.baseline} to {number(check.value)}"
     )
-
-
-def _of(figure: str, key: Row) -> str:
-    return f"{figure} of {key['model']} at {key['temperature']}"
 
 
 def _key(row: Row) -> Row:

@@ -16,7 +16,7 @@ from tempscale_jobs.config.nights import Gate, RecordOfNights, history_folder
 from tempscale_jobs.errors import RunError, UsageError
 from tempscale_jobs.nights import gate
 from tempscale_jobs.nights import record as history
-from tempscale_jobs.report.text import count
+from tempscale_jobs.report.text import count, model_at
 from tempscale_jobs.runs import folder as runs
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.inventory import PRUNED
@@ -99,32 +99,38 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
     rows = gate.judge(config, summary, baselines)
     run.storage.write_table(TABLE, GATE.build_rows(rows))
     verdict, failed = gate.verdict(rows)
-    compared = [
-        (f"{row['model']} at {row['temperature']}", baseline, config.holds_for(row["temperature"]))
+    missing = [
+        (row, baseline)
         for row, baseline in zip(summary, baselines, strict=True)
-        if config.baseline is not None
+        if config.baseline is not None and baseline.row is None
     ]
-    without = {at: baseline for at, baseline, _ in compared if baseline.row is None}
-    refused = {
-        at: baseline.label
-        for at, baseline, is_checked in compared
-        if at in without and is_checked and not (baseline.first or baseline.other)
-    }
-    single = [
-        row["reason"] for row in rows
-        if row["verdict"] == "not comparable" and f"{row['model']} at {row['temperature']}" not in without
-    ]  # fmt: skip
+    without = {history.key_of(row): baseline for row, baseline in missing}
+    refused = [
+        f"{model_at(row)} is not compared: {baseline.label}"
+        for row, baseline in missing
+        if config.holds_for(row["temperature"]) and not (baseline.first or baseline.other)
+    ]
+    single = [row["reason"] for row in rows if row["verdict"] == "not comparable" and history.key_of(row) not in without]
     return {
         "verdict": verdict,
         "failed": failed,
         "checks": sum(row["verdict"] in ("held", "failed", "not measured") for row in rows),
         "unknown_noise": [row["reason"] for row in rows if row["verdict"] == "unknown noise"],
         "first_nights": [row["reason"] for row in rows if row["verdict"] == "first night"],
-        "not_compared": [*(f"{at} is not compared: {why}" for at, why in refused.items()), *single],
+        "not_compared": [*refused, *single],
         "gone_models": gone,
         "unreadable_nights": history.damage_in_words(damaged, night.history),
         "without_baseline": [at for at, baseline in without.items() if not baseline.begins(config)],
-    }
+    } | _compared_with(night, baselines)
+
+
+def _compared_with(night: Night, baselines: Sequence[gate.Baseline]) -> dict[str, str]:
+    """The folder of the run that a night was compared with, as an entry of run.json; none where there was no such run."""
+    row = next((baseline.row for baseline in baselines if baseline.row is not None), None)
+    if row is None:
+        return {}
+    latest = night.gate.baseline == history.LATEST
+    return {"compared_with": masked(_full(night, row["folder"]) if latest else str(night.gate.baseline))}
 
 
 def _others(night: Night, damaged: Sequence[str], rows_of_night: Sequence[dict[str, Any]]) -> list[str]:

@@ -14,13 +14,17 @@ from typing import Any
 
 from tempscale_jobs.config.nights import Gate
 from tempscale_jobs.nights.gate import notes
+from tempscale_jobs.report.shell import shell_line
 from tempscale_jobs.report.text import count
+from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 
 _SECONDS, PAUSES = 10.0, (1.0, 5.0)
 ALL_SECONDS = 40.0
 """The limit of the whole exchange: a server that sends a byte now and then never exceeds the limit of one read."""
 _SHOWN_REASONS = 10
+_HIDDEN = "***"
+"""What stands for a secret: no command with it would run."""
 
 
 def is_wanted(gate: Gate, verdict: str) -> bool:
@@ -40,7 +44,16 @@ def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
     mark = ":white_check_mark:" if verdict == "passed" else ":x:"
     lines = [f"{mark} tempscale, night of {record['night']}: the gate {'held' if verdict == 'passed' else 'failed'}"]
     others = [f"no failure: {note}" for note in notes(record["gate"])]
-    return _post(gate, lines, [*record["gate"]["failed"], *others], f"report: {masked(folder)}/report.html")
+    tonight, before = (_full(path) for path in (folder, record["gate"].get("compared_with", "")))
+    ends = [f"report: {tonight}/report.html"]
+    if before and _HIDDEN not in before + tonight:
+        ends.append(f"what changed: {shell_line(['tempscale', 'compare', before, tonight])}")
+    return _post(gate, lines, [*record["gate"]["failed"], *others], ends)
+
+
+def _full(folder: str) -> str:
+    """A folder as a reader on another machine needs it, without secrets: a relative path becomes absolute."""
+    return masked(Storage(folder).root) if folder else ""
 
 
 def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: int) -> None:
@@ -48,7 +61,7 @@ def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: 
     if gate.notify != "never" and gate.asks() and _address(gate):
         of = "" if night is None else f", night of {night}"
         headline = f":warning: tempscale{of}: {'incomplete' if code == 3 else 'not run'}"
-        _post(gate, [headline], [why], f"run folder: {masked(folder)}")
+        _post(gate, [headline], [why], [f"run folder: {_full(folder)}"])
 
 
 def github_lines(record: dict[str, Any]) -> list[str]:
@@ -60,10 +73,11 @@ def github_lines(record: dict[str, Any]) -> list[str]:
     return [*(f"::error title=tempscale gate::{_escaped(reason)}" for reason in record["gate"]["failed"]), *warnings]
 
 
-def _post(gate: Gate, lines: list[str], reasons: Sequence[str], end: str) -> str:
+def _post(gate: Gate, lines: list[str], reasons: Sequence[str], ends: Sequence[str]) -> str:
     url = _address(gate)
     more = [f"and {len(reasons) - _SHOWN_REASONS} more"] if len(reasons) > _SHOWN_REASONS else []
-    text = "\n".join([*lines, *(f"• {_plain(reason)}" for reason in [*reasons[:_SHOWN_REASONS], *more]), _plain(end)])
+    listed = (f"• {reason}" for reason in [*reasons[:_SHOWN_REASONS], *more])
+    text = "\n".join([*lines, *map(_plain, [*listed, *ends])])
     if not url.startswith(("https://", "http://")):
         return f"not sent: {gate.webhook_env} holds no http address"
     try:

@@ -10,11 +10,9 @@ import polars as pl
 from tempscale_jobs.nights.charts import over_nights, reason, state, switches
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.sections import Part, Report, Table, group, tabled
-from tempscale_jobs.report.text import FIGURES, count, estimate, labels
+from tempscale_jobs.report.text import FIGURES, NAMES, count, estimate, labels, model_name
 
-_FIGURES = FIGURES | {
-    "exposure_long": "exposure of the longest texts", "truncated_share": "truncated share", "texts": "texts",
-}  # fmt: skip
+_FIGURES = {name: NAMES[name] for name in (*FIGURES, "exposure_long", "truncated_share", "texts")}
 
 
 def heads() -> list[str]:
@@ -28,7 +26,7 @@ def table(record: pl.DataFrame, last: int) -> list[list[str]]:
     names = labels(record["temperature"].unique(maintain_order=True))
     return [
         [
-            row["night"], row["model"], names[row["temperature"]], f"{row['texts']:,}",
+            row["night"], model_name(row["model"]), names[row["temperature"]], f"{row['texts']:,}",
             *(estimate(row, name) for name in FIGURES), state(row),
         ]
         for row in record.filter(pl.col("night").is_in(nights.to_list())).to_dicts()

@@ -102,12 +102,17 @@ def rows(record: dict[str, Any], summary: Sequence[dict[str, Any]], folder: str,
                 "model_fingerprint": model["fingerprint"], "measured": measured(record["config"], model),
                 "gate": record["gate"]["verdict"], "gate_reason": "; ".join(record["gate"]["failed"]),
                 "gate_note": "; ".join(gate.notes(record["gate"])),
-                "compared": f"{row['model']} at {row['temperature']}" not in record["gate"].get("without_baseline", ()),
+                "compared": key_of(row) not in record["gate"].get("without_baseline", ()),
             }
             | {key: record["changed_texts"][key] for key in ("texts_added", "texts_removed", "texts_edited")}
             | row
         )  # fmt: skip
     return entries
+
+
+def key_of(row: dict[str, Any]) -> str:
+    """What run.json calls the model and the temperature of a row."""
+    return f"{row['model']} at {row['temperature']}"
 
 
 def add(storage: Storage, found: Sequence[dict[str, Any]]) -> None:
@@ -412,5 +417,5 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 def _state(row: dict[str, Any]) -> str:
     if row["gate"] == "none":
-        return "held to nothing"
+        return "not checked"
     return "failed by its gate" if row["gate"] == "failed" else "itself compared with none"

@@ -10,7 +10,18 @@ from tempscale_jobs.nights.compare import Compared, Row
 from tempscale_jobs.nights.findings import SAME
 from tempscale_jobs.nights.record import changed_settings, measured
 from tempscale_jobs.report.findings import Finding, changed
-from tempscale_jobs.report.text import count, interval_name, labels, number, share, with_error
+from tempscale_jobs.report.text import (
+    NAMES,
+    Edges,
+    count,
+    interval_name,
+    labels,
+    model_at,
+    model_name,
+    number,
+    share,
+    with_error,
+)
 from tempscale_jobs.urls import masked
 
 _TOLD_TEXTS, _TOLD_CELLS = 10, 8
@@ -77,12 +88,12 @@ def of_pair(compared: Compared, place: int) -> list[str]:
     if a["temperature"] != b["temperature"]:
         at = f"{names[a['temperature']]} in A and {at} in B"
     change = compared.findings.at(changed("cosine_mean"), b)
-    lines = [f"{b['model']}, {at}: the mean cosine {_moved(cosine, change)}."]
+    lines = [f"{model_name(b['model'])}, {at}: the mean cosine {_moved(cosine, change)}."]
     if cosine["change_same_texts"] is not None:
         lines.append(_same_texts(cosine, a, b))
     cells = _of(compared.intervals, b).to_dicts()
     if cells and abs(cosine["change"]) > SAME:
-        lines.append(_by_length(cells, compared.b.record["config"]["analysis"]["intervals"]))
+        lines.append(_by_length(cells, Edges.of(compared.b.record)))
     return lines
 
 
@@ -110,7 +121,7 @@ def _same_texts(row: Row, a: Row, b: Row) -> str:
     )
 
 
-def _by_length(cells: list[Row], edges: list[int]) -> str:
+def _by_length(cells: list[Row], edges: Edges) -> str:
     by_cosine, by_lengths = (sum(cell[key] for cell in cells) for key in ("by_cosine", "by_lengths"))
     largest = max(cells, key=lambda cell: (abs(cell["by_cosine"] + cell["by_lengths"]), -cell["interval_a"]))
     ends = [interval_name(largest[key], edges) for key in ("interval_a", "interval_b")]
@@ -131,10 +142,10 @@ def figure_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
     """For each model and temperature its name, and one line per figure: A, B, change, change on the same texts."""
     tables = []
     for _, b in found.pairs:
-        name = f"{b['model']}, {labels([b['temperature']])[b['temperature']]}"
+        name = model_at(b)
         lines = [
             [
-                row["figure"], number(row["value_a"]), number(row["value_b"]),
+                NAMES[row["figure"]], number(row["value_a"]), number(row["value_b"]),
                 "other lengths" if row["change"] is None else with_error(row["change"], row["change_se"]),
                 with_error(row["change_same_texts"], row["change_same_texts_se"]),
             ]
@@ -146,7 +157,7 @@ def figure_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
 
 def interval_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
     """For each model and temperature its name, and one line for each pair of length intervals that moved the mean most."""
-    tables, edges = [], found.b.record["config"]["analysis"]["intervals"]
+    tables, edges = [], Edges.of(found.b.record)
     for _, b in found.pairs:
         cells = _of(found.intervals, b).with_columns((pl.col("by_cosine") + pl.col("by_lengths")).alias("part"))
         most = cells.filter(pl.col("part").abs() > SAME).sort(pl.col("part").abs(), descending=True).head(_TOLD_CELLS)

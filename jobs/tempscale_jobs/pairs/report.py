@@ -9,7 +9,7 @@ import polars as pl
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Figure, Part, Report, Table, subject, tabled
-from tempscale_jobs.report.text import count, labels, number, parted, share, with_error
+from tempscale_jobs.report.text import count, labels, number, parted, share, signed, with_error
 
 _SHOWN = 20
 _FIGURES = {
@@ -48,7 +48,9 @@ def _part(place: str, name: str, rows: list[dict[str, Any]], pairs: pl.DataFrame
         Figure(
             f"mean SOCM, {row['temperature']}",
             *parted(with_error(row["socm_mean"], row["socm_se"])),
-            changes=[f"change: {with_error(row['socm_change'], row['socm_change_se'])}"] if row["reference"] else [],
+            changes=[f"change from {first['temperature']}: {signed(with_error(row['socm_change'], row['socm_change_se']))}"]
+            if row["reference"]
+            else [],
         )
         for row in rows[:4]
     ]

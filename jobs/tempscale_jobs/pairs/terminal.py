@@ -9,7 +9,7 @@ import polars as pl
 from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.pairs.findings import decide
 from tempscale_jobs.report.findings import Document, Findings
-from tempscale_jobs.report.screen import Ending, print_ending
+from tempscale_jobs.report.screen import Ending, by_model, print_ending
 from tempscale_jobs.report.text import count, labels, share, with_error
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.urls import masked
@@ -26,14 +26,11 @@ def ending(summary: pl.DataFrame, facts: dict[str, Any], root: str) -> Ending:
     names = labels(summary["temperature"].unique(maintain_order=True))
     models = [rows.to_dicts() for _, rows in summary.group_by("model", maintain_order=True)]
     lost = 1 - summary["pairs"].min() / (facts["pairs"] + facts["pairs_rejected"])  # With what a model rejected.
-    said = Ending(
-        [_answer(rows, names) for rows in models], f"report  {root}/report.html",
-        to_do=mention_rejected("pairs", lost, facts["rejected_reasons"]),
-    )  # fmt: skip
+    answers = by_model([rows[0]["model"] for rows in models], [_answer(rows, names) for rows in models])
+    rejected = mention_rejected("pairs", lost, facts["rejected_reasons"])
+    said = Ending(answers, f"report  {root}/report.html", to_do=rejected)
     if len(models) > 1:
-        return said._replace(
-            answers=[f"{rows[0]['model']}: {answer}" for rows, answer in zip(models, said.answers, strict=True)]
-        )
+        return said
     first = models[0][0]
     means = [f"{label} {first[name]:.4f}" for label, name in (("mean d_μ", "d_mu_mean"), ("mean d_Σ", "d_sigma_mean"))]
     return said._replace(figures=[*means, f"SOCM > 1 {share(first['socm_over_1_share'])}"])

@@ -12,12 +12,13 @@ from rich.text import Text
 
 from tempscale_jobs.errors import visible
 from tempscale_jobs.outlets import WIDTH, wrapped
+from tempscale_jobs.report.terms import explained
 from tempscale_jobs.urls import hidden
 
 _NARROW, _WIDE = 80, 200
 _LINES = 8
 """Lines of an ending, besides those of further models."""
-_OF_A_MODEL = 2
+_OF_AN_ANSWER, _OF_A_MODEL = 3, 2
 _SENTENCE = re.compile(r"(?<=[.?!]) (?=\S)")
 
 
@@ -70,17 +71,27 @@ class Ending(NamedTuple):
     """Whether the gate failed."""
 
 
+def by_model(models: Sequence[str], answers: Sequence[str]) -> list[str]:
+    """The answers of several models, each after its model's name; that of a single one as it is."""
+    return [*answers] if len(models) < 2 else [f"{name}: {answer}" for name, answer in zip(models, answers, strict=True)]
+
+
 def lines_of(ending: Ending) -> list[tuple[str, str]]:
     """The lines of an ending, each with its style: at most eight for one model, two more for each further one.
 
-    Where there is too much to say, the figures go first, then the last sentences. A failed gate comes before the answer.
+    An answer has a fourth line if there is room. Where there is too much to say, the figures go first, then the last
+    sentences. A failed gate comes before the answer.
     """
-    several, gate, figures = len(ending.answers) > 1, 3 if ending.is_failed else 1, ", ".join(ending.figures)
-    of_answer, of_to_do = _OF_A_MODEL if several else 3, 2
+    first, last = (ending.gate, "") if ending.is_failed else ("", ending.gate)
+    first, *answers, figures, advice, last = explained(
+        [first, *ending.answers, ", ".join(ending.figures), ending.to_do, last]
+    )
+    several, gate = len(answers) > 1, 3 if ending.is_failed else 1
+    of_answer, of_to_do = _OF_A_MODEL if several else _OF_AN_ANSWER + 1, 2
     while True:
-        answer = [(line, "bold") for text in ending.answers for line in _fitted(text, of_answer)]
-        gates = [(line, "bold red" if ending.is_failed else "green") for line in _fitted(ending.gate, gate)]
-        to_do = [(line, "") for line in _fitted(ending.to_do, of_to_do)]
+        answer = [(line, "bold") for text in answers for line in _fitted(text, of_answer)]
+        gates = [(line, "bold red" if ending.is_failed else "green") for line in _fitted(first or last, gate)]
+        to_do = [(line, "") for line in _fitted(advice, of_to_do)]
         lines = [
             *(gates if ending.is_failed else []), *answer, *((line, "") for line in _fitted(figures, 2)), *to_do,
             *((f"  {command}", "cyan") for command in ending.commands), *([] if ending.is_failed else gates),
@@ -88,7 +99,9 @@ def lines_of(ending: Ending) -> list[tuple[str, str]]:
         ]  # fmt: skip
         if several or len(lines) <= _LINES or (of_answer, of_to_do, figures) == (1, 1, ""):
             return lines
-        if figures:
+        if of_answer > _OF_AN_ANSWER:
+            of_answer -= 1
+        elif figures:
             figures = ""
         elif of_to_do > 1:
             of_to_do -= 1

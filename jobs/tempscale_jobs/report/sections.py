@@ -9,6 +9,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tempscale_jobs.report.terms import meanings
+from tempscale_jobs.report.text import model_name
+
 CAPTIONS = Path(__file__).parent / "templates" / "captions.toml"
 
 
@@ -45,6 +48,12 @@ class Section:
     folded: bool = False
     searched: bool = False
     """Whether a reader may search its rows."""
+
+    def texts(self) -> Iterator[str]:
+        """What the section itself says, without the rows of its tables."""
+        yield from (self.title, *self.sentences, self.note)
+        for table in filter(None, (self.table, self.drawing and self.drawing.table)):
+            yield from table.heads
 
     def walk(self) -> Iterator[Section]:
         """The section and all that are in it."""
@@ -132,6 +141,23 @@ class Report:
     after: Sequence[Section] = ()
     """What comes after them."""
 
+    @property
+    def terms(self) -> list[str]:
+        """What the symbols of the first screen mean."""
+        return meanings(self._first_screen())
+
+    @property
+    def further_terms(self) -> list[str]:
+        """What the symbols of the sections mean that the first screen does not have."""
+        texts = (text for section in self.walk() for text in section.texts())
+        return meanings([*self.notes, *texts], self._first_screen())
+
+    def _first_screen(self) -> list[str]:
+        figures = [figure for part in self.parts for figure in part.figures]
+        named = [text for figure in figures for text in (figure.name, figure.says, *figure.changes)]
+        said = [text for part in self.parts for text in (part.answer, *(text for text, _ in part.to_do))]
+        return [*self.alerts, *said, *named]
+
     def walk(self) -> Iterator[Section]:
         """All sections."""
         for section in (*self.before, *(section for part in self.parts for section in part.sections), *self.after):
@@ -142,4 +168,4 @@ def subject(run: Mapping[str, Any], *what: str) -> str:
     """What a report is about, from the content of run.json: the corpus, `what`, the models, and when it was made."""
     source = str(run.get("corpus", {}).get("source", "")).rstrip("/").split("/")[-1]
     made = f"{run['finished'][:16]} UTC".replace("T", " ", 1) if "finished" in run else ""
-    return " · ".join(filter(None, (source, *what, ", ".join(run.get("models", {})), made)))
+    return " · ".join(filter(None, (source, *what, ", ".join(map(model_name, run.get("models", {}))), made)))

@@ -12,6 +12,20 @@ FIGURES = {
     "cosine_mean": "mean cosine", "collapse_gap": "collapse gap", "prefix_gap": "prefix gap", "socm_mean": "mean SOCM",
 }  # fmt: skip
 """The four figures of an audit that a reader sees first, and their names."""
+NAMES = FIGURES | {
+    "exposure_short": "exposure of the shortest texts", "exposure_long": "exposure of the longest texts",
+    "truncated_share": "share of truncated texts", "rejected_share": "share of rejected rows",
+    "spread_mean": "mean spread of a text's tokens, tr Σ", "spread_over_2_share": "share of texts with tr Σ > 2",
+    "within_cosine_over_third_share": "share of texts whose tokens are alike", "texts": "number of texts",
+    "socm_over_1_share": "share of pairs with SOCM above 1",
+    "k_occurrence_skewness": "hubness (skewness of how often texts are returned)",
+    "near_duplicate_pairs": "near-duplicate pairs", "effective_rank": "effective rank", "tokens": "number of tokens",
+    "corpus_texts": "number of usable texts", "rows": "number of rows", "rejected": "number of rejected rows",
+    "socm_texts": "texts with SOCM", "socm_pairs": "pairs with SOCM", "socm_groups": "groups for SOCM",
+}  # fmt: skip
+"""The names of all figures of collapse_summary."""
+_OF_VECTORS = "given"
+"""The label of `runs.folder.GIVEN`, which stands for the model of the user's vectors."""
 
 # ---------------------------------------------------------------------------------------------- numbers and names
 
@@ -43,6 +57,12 @@ def with_error(value: float | None, error: float | None) -> str:
     return f"{_fixed(value, places)} ± {width if float(width.replace(',', '')) else '<0.000001'}"
 
 
+def signed(figure: object) -> str:
+    """A change as text, with a plus where it is above 0."""
+    text = str(figure)
+    return text if text.startswith(("−", "0 ", "–", ">")) or text == "0" else f"+{text}"
+
+
 def parted(figure: str) -> tuple[str, str]:
     """A figure without its error, and the error; empty where it has none."""
     value, _, error = figure.partition(" ± ")
@@ -69,12 +89,44 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+class Edges(tuple[int, ...]):
+    """The lower edges of length intervals, and the window at which every text is cut."""
+
+    window: int | None = None
+
+    @classmethod
+    def of(cls, run: Mapping[str, Any], section: str = "analysis") -> Edges:
+        """Those of a section of a run's configuration; without a window where the models have several, or do not cut."""
+        edges = cls(run["config"][section]["intervals"])
+        windows = {model.get("max_length") for model in run.get("models", {}).values()}
+        if len(windows) == 1 and run["config"].get("embedding", {}).get("long") != "chunk":
+            edges.window = windows.pop() or None
+        return edges
+
+
 def interval_name(edge: int, edges: Sequence[int]) -> str:
-    """`100–199` for the interval from 100 to the next of the configured edges, `500+` for the last."""
-    later = [e for e in edges if e > edge]
-    if not later:
+    """`100–199` for the interval from 100 to the next of the edges, `200–256` where a window ends it, else `500+`."""
+    ends = [e - 1 for e in edges if e > edge]
+    if isinstance(edges, Edges) and edges.window is not None and edges.window >= edge:
+        ends.append(edges.window)
+    if not ends:
         return f"{edge}+"
-    return f"{edge}–{min(later) - 1}" if min(later) - 1 > edge else str(edge)
+    return f"{edge}–{min(ends)}" if min(ends) > edge else str(edge)
+
+
+def model_name(label: str) -> str:
+    """How a reader calls a model: a run on the user's vectors knows none."""
+    return "your vectors" if label == _OF_VECTORS else label
+
+
+def model_at(row: Mapping[str, Any]) -> str:
+    """The model and the temperature of a row: `MiniLM at τ 0.8`."""
+    return f"{model_name(row['model'])} at {_label(row['temperature'])}"
+
+
+def figure_at(figure: str, row: Mapping[str, Any]) -> str:
+    """A figure of collapse_summary, its column and what it is of: `mean cosine (cosine_mean) of your vectors at τ 1.0`."""
+    return f"{NAMES[figure]} ({figure}) of {model_at(row)}"
 
 
 def labels(temperatures: Iterable[str]) -> dict[str, str]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 
+from tempscale_jobs.audit.findings import by_correction, together
 from tempscale_jobs.report.findings import Finding, Findings, State, changed, finding, measured, state
 from tempscale_jobs.report.text import count
 
@@ -35,14 +37,55 @@ def decide(tables: Mapping[str, pl.DataFrame]) -> Findings:
     before = [
         finding(first, figure, measured(first[figure]), first[figure], rests_on=_items(first, figure)) for figure in figures
     ]
-    return Findings([*before, *(_change(row, figure) for row in others for figure in figures)])
+    return Findings([*before, *(_change(row, figure, overshot(tables, row)) for row in others for figure in figures)])
 
 
-def _change(row: Row, figure: str) -> Finding:
+class Overshot(NamedTuple):
+    """A length whose exposure passes the fair value 1 under a candidate, and is then unfair on the other side."""
+
+    texts: str
+    before: float
+    after: float
+
+    def __str__(self) -> str:
+        return f"overshoots: the exposure of {self.texts} goes from {self.before:.2f} to {self.after:.2f}, past the fair 1"
+
+
+def overshot(tables: Mapping[str, pl.DataFrame], row: Row) -> Overshot | None:
+    """The length that a candidate moves furthest past the fair exposure, decided by `by_correction`; None without one."""
+    if "tuning_scores" not in tables:
+        before, after = tables["tuning_collapse"]["exposure_long"][0], row["exposure_long"]
+        decided = by_correction(before, after, (0.0, row["exposure_long_change_se"]))  # The error of the move.
+        return Overshot("the longest texts", before, after) if decided == "overshoots" else None
+    exposure = tables.get("tuning_exposure", pl.DataFrame())
+    if row["correction"] is None or exposure.is_empty():
+        return None
+    now, then = (by_fifth(exposure, recipe).to_dicts() for recipe in (row["correction"], None))
+    z = together(len(now))
+    passed = [
+        Overshot(f"fifth {place} of the documents by length", old["exposure"], new["exposure"])
+        for place, (old, new) in enumerate(zip(then, now, strict=False), 1)
+        if by_correction(old["exposure"], new["exposure"], (old["error"], new["error"]), z) == "overshoots"
+    ]
+    return max(passed, key=lambda one: abs(math.log(one.after or 0.01)), default=None)
+
+
+def by_fifth(exposure: pl.DataFrame, correction: str | None) -> pl.DataFrame:
+    """The exposure of each fifth of the documents by length, shortest first, the mean over tasks, with its error."""
+    rows = exposure.filter(pl.col("correction").eq_missing(pl.lit(correction)))
+    place = pl.int_range(pl.len()).over("task", "split", "subset").alias("fifth")
+    squares = pl.when(pl.col("exposure_se").null_count() == 0).then((pl.col("exposure_se") ** 2).sum().sqrt() / pl.len())
+    means = rows.with_columns(place).group_by("fifth", maintain_order=True)
+    return means.agg(pl.col("exposure").mean(), squares.alias("error")).sort("fifth")
+
+
+def _change(row: Row, figure: str, passed: Overshot | None) -> Finding:
     change = f"{figure.removesuffix('_score')}_change"
     value, error = row[change], row[f"{change}_se"]
     decided = _by_resampling(row) if figure == "held_score" else None
     grounds = {"rests_on": _items(row, figure), "not_shown": _NOT_SHOWN.get(figure, "")}
+    if figure == "exposure_long" and passed is not None:
+        grounds["not_shown"] = f"that results are fairer: it {passed}"
     return finding(row, of_candidate(figure, row), decided or state(value, error), value, error, **grounds)
 
 

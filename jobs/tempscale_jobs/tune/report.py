@@ -11,7 +11,7 @@ from tempscale_jobs.report.charts import COLOURS, GREY, about_zero, colour, line
 from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Drawing, Figure, Part, Report, Section, Table, drawn, group, subject, tabled
-from tempscale_jobs.report.text import count, interval_name, labels, number, share, with_error
+from tempscale_jobs.report.text import Edges, count, interval_name, labels, number, share, signed, with_error
 from tempscale_jobs.tune import words as sentences
 from tempscale_jobs.urls import masked
 
@@ -40,11 +40,11 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     else:
         where = f"without labels, {count(choice['texts'], 'text')}, {choice['probed']} of them probed"
         intervals = tables["tuning_intervals"].with_columns(pl.col("temperature").replace(names))
-        sections = _by_collapse(labelled, intervals, config["intervals"])
+        sections = _by_collapse(labelled, intervals, Edges.of(run, "choosing"))
         keep, neighbours = share(config["keep_neighbours"]), str(config["neighbours"])
         made = how_made(run, "how_tune_collapse", names, keep=keep, neighbours=neighbours)
-    evidence = group("In words", sentences=sentences.evidence(run, tables, config["intervals"]))
-    answer, figures = sentences.answer(run), _figures(labelled, by_scores)
+    evidence = group("In words", sentences=sentences.evidence(run, tables))
+    answer, figures = sentences.answer(run, tables), _figures(labelled, by_scores)
     part = Part("t", ", ".join(run["models"]), answer, figures, _to_do(run), [*evidence, *sections])
     return Report("Which attention temperature?", subject(run, where), [part], after=[made])
 
@@ -59,7 +59,10 @@ def _figures(table: pl.DataFrame, by_scores: bool) -> list[Figure]:
         Figure(
             f"{label}, {first['temperature']}",
             number(first[f"{name}_score" if by_scores else name]),
-            changes=[f"{chosen['temperature']}: {with_error(chosen[f'{name}_change'], chosen[f'{name}_change_se'])}"]
+            changes=[
+                f"change with {chosen['temperature']}: "
+                f"{signed(with_error(chosen[f'{name}_change'], chosen[f'{name}_change_se']))}"
+            ]
             if chosen != first
             else [],
         )
@@ -101,13 +104,14 @@ def _by_collapse(table: pl.DataFrame, intervals: pl.DataFrame, edges: Sequence[i
         ]
         for row in others
     ]  # fmt: skip
+    heads = ("prefix gap", "exposure", "largest rise ÷ error", "short texts' neighbours kept")
     exposure = _changes(table, "exposure_long_change", "change of the longest texts' exposure")
     return group(
         "Candidates",
         drawn("t", "gap", _changes(table, "prefix_gap_change", "change of the prefix gap")),
         drawn("t", "exposure", exposure, "exposure_change"),
         drawn("t", "intervals", _intervals(intervals, edges)),
-        _candidates("by_collapse", table, Table(("prefix gap", "exposure", "largest rise ÷ error", "short keep"), cells)),
+        _candidates("by_collapse", table, Table(heads, cells)),
     )  # fmt: skip
 
 

@@ -21,13 +21,13 @@ def close(run: Run) -> None:
 
 def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -> Ending:
     """What is said of a choice, from its tables, the content of run.json and the name of its folder."""
-    evidence = words.evidence(record, tables, record["config"]["choosing"]["intervals"])
+    evidence = words.evidence(record, tables)
     commands, to_do = words.then(record, root), ""
     if commands:
         to_do = "Embed queries and the whole index again, together: vectors of the two models do not mix."
         if record["choice"].get("correction"):
             to_do = "Correct the vectors of documents and of queries; no text is embedded again."
-    answer = " ".join([words.answer(record), *evidence])
+    answer = " ".join([words.answer(record, tables), *evidence])
     return Ending([answer], f"report  {root}/report.html", to_do=to_do, commands=commands)
 
 
@@ -38,5 +38,5 @@ def document(run: Run) -> Document:
     (chosen,) = (row for row in rows if row["chosen"])
     commands = [line for line in words.then(record, masked(run.storage.root)) if line.startswith("tempscale ")]
     next_step = {found.at(of_candidate(figure, chosen), chosen): line for line in commands[:1] for figure in figures}
-    answers = {chosen["model"]: words.answer(record)}
+    answers = {chosen["model"]: words.answer(record, tables)}
     return Document(run.storage.root, answers, found.with_commands(next_step))

@@ -12,10 +12,11 @@ import polars as pl
 from tempscale.correction.recipes import Recipe
 from tempscale.correction.values import KINDS
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.audit.again import again
 from tempscale_jobs.evaluate.tasks import slug_of
+from tempscale_jobs.report.again import again
 from tempscale_jobs.report.shell import folder_for, shell_line
-from tempscale_jobs.report.text import count, interval_name, labels, number, share, with_error
+from tempscale_jobs.report.text import count, labels, number, share, with_error
+from tempscale_jobs.tune.findings import by_fifth, candidates, overshot
 
 
 def file_of(recipe: str) -> str:
@@ -23,14 +24,15 @@ def file_of(recipe: str) -> str:
     return f"corrections/{slug_of(recipe)}.json"
 
 
-def answer(run: dict[str, Any]) -> str:
-    """The choice in one sentence, from the content of run.json."""
+def answer(run: dict[str, Any], tables: Mapping[str, pl.DataFrame]) -> str:
+    """The choice in one sentence, from the content of run.json, and whether it overshoots."""
     choice = run["choice"]
     label = named(choice["chosen"], choice.get("correction"), labels([choice["chosen"]]))
     if not choice["changed"]:
         what = label if choice["chosen"] != "1.0" else "1"
         return f"Leave it at {what}: of {count(choice['candidates'] - 1, 'other candidate')}, {_none(choice)}."
-    return f"Use {label}: {choice['reason']}."
+    passed = overshot(tables, next(row for row in candidates(tables)[0] if row["chosen"]))
+    return f"Use {label}: {choice['reason']}." + ("" if passed is None else f" But it {passed}.")
 
 
 def named(temperature: str, correction: str | None, names: Mapping[str, str]) -> str:
@@ -44,12 +46,12 @@ def _none(choice: dict[str, Any]) -> str:
     return "none reduces the collapse by more than noise without raising it elsewhere"
 
 
-def evidence(run: dict[str, Any], tables: dict[str, pl.DataFrame], edges: list[int]) -> list[str]:
+def evidence(run: dict[str, Any], tables: dict[str, pl.DataFrame]) -> list[str]:
     """The sentences with the figures behind the choice."""
     return (
         _scores(run["choice"], tables["tuning_scores"]) + corrected(run["choice"], tables)
         if run["choice"]["by"] == "scores"
-        else _collapse(run["choice"], tables["tuning_collapse"], edges)
+        else _collapse(run["choice"], tables["tuning_collapse"])
     )
 
 
@@ -84,16 +86,19 @@ def corrected(choice: dict[str, Any], tables: dict[str, pl.DataFrame]) -> list[s
     if exposure.is_empty() or exposure["correction"].null_count() == len(exposure):
         return sentences[:1]
     if exposure.group_by("task", "split", "subset", "correction").len()["len"].max() == 1:
-        return [*sentences, "All documents are of one length as the model sees them, so no length can win."]
-    spread = {
-        recipe: unfairness(exposure, recipe) for recipe in exposure["correction"].unique(maintain_order=True).to_list()
-    }
-    fairest = min((recipe for recipe in spread if recipe is not None), key=lambda recipe: spread[recipe])
-    row = next(row for row in tables["tuning_scores"].to_dicts() if row["correction"] == fairest)
+        return [
+            *sentences,
+            "All documents are of one length as the model sees them, so length decides nothing.",
+        ]
+    rows = [row for row in tables["tuning_scores"].to_dicts() if row["correction"] in exposure["correction"]]
+    passed = {row["correction"]: overshot(tables, row) for row in rows}
+    row = min(rows, key=lambda row: (passed[row["correction"]] is not None, unfairness(exposure, row["correction"])))
+    fairest = row["correction"]
+    over = "" if passed[fairest] is None or row["chosen"] else f" It {passed[fairest]}."
     sentences.append(
         f"Documents of each fifth of length, shortest first, are shown {shown(exposure, None)} times as often as is "
         f"fair. Without embedding again, the correction {fairest} makes it {shown(exposure, fairest)}, and changes the "
-        f"held-out score by {with_error(row['held_change'], row['held_change_se'])}: it is in corrections/."
+        f"held-out score by {with_error(row['held_change'], row['held_change_se'])}: it is in corrections/.{over}"
     )
     return sentences
 
@@ -106,13 +111,10 @@ def unfairness(exposure: pl.DataFrame, correction: str | None) -> float:
 
 def shown(exposure: pl.DataFrame, correction: str | None) -> str:
     """The exposures of the fifths, shortest first, the mean over tasks."""
-    rows = exposure.filter(pl.col("correction").eq_missing(pl.lit(correction)))
-    place = pl.int_range(pl.len()).over("task", "split", "subset").alias("fifth")
-    means = rows.with_columns(place).group_by("fifth", maintain_order=True).agg(pl.col("exposure").mean()).sort("fifth")
-    return " ".join(f"{value:.2f}" for value in means["exposure"])
+    return " ".join(f"{value:.2f}" for value in by_fifth(exposure, correction)["exposure"])
 
 
-def _collapse(choice: dict[str, Any], table: pl.DataFrame, edges: list[int]) -> list[str]:
+def _collapse(choice: dict[str, Any], table: pl.DataFrame) -> list[str]:
     rows = table.to_dicts()
     first, names = rows[0], labels(table["temperature"])
     label = names[first["temperature"]]
@@ -132,8 +134,8 @@ def _collapse(choice: dict[str, Any], table: pl.DataFrame, edges: list[int]) -> 
         sentences.append(
             f"{named(chosen['temperature'], chosen['correction'], names)} changes the prefix gap by "
             f"{with_error(chosen['prefix_gap_change'], chosen['prefix_gap_change_se'])} and the longest texts' exposure by "
-            f"{with_error(chosen['exposure_long_change'], chosen['exposure_long_change_se'])}; short texts keep "
-            f"{share(chosen['short_kept'])} of their nearest, and from {_names(edges)} no mean cosine rises beyond error."
+            f"{with_error(chosen['exposure_long_change'], chosen['exposure_long_change_se'])}; of the nearest neighbours of "
+            f"short texts {share(chosen['short_kept'])} stay the same, and at no length the mean cosine rises beyond error."
         )
     sentences.append(
         "Without labels nothing is known about scores: if you have labels, check the choice with tempscale evaluate."
@@ -148,10 +150,6 @@ def _barred(reason: str) -> str:
     if reason.startswith("short texts keep"):
         return "short texts lose too many of their neighbours"
     return reason
-
-
-def _names(edges: list[int]) -> str:
-    return f"{interval_name(edges[0], edges)} to {interval_name(edges[-1], edges)} tokens"
 
 
 def then(run: dict[str, Any], root: str) -> list[str]:

@@ -215,8 +215,7 @@ def test_the_prefix_probe(finished, tables, texts, plain, tau):
     longest = prefixes[-1]
     assert sum(len(i) >= longest for i in ids.values()) >= 30 > sum(len(i) >= 2 * longest for i in ids.values())
     place = finished / "partials" / "probe" / "*" / f"temperature={tau}" / "text_means.parquet"
-    means = pl.read_parquet(place, hive_partitioning=False)
-    sample = means.filter(group=32)["text_id"].to_list()
+    sample = pl.read_parquet(place, hive_partitioning=False).filter(group=32)["text_id"].to_list()
     assert len(sample) == PROBE_TEXTS
     assert all(len(ids[i]) >= longest for i in sample)
     own = {}

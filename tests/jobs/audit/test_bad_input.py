@@ -30,15 +30,6 @@ def lines(file, records):
 
 
 @pytest.mark.soak
-def test_one_text_has_no_pairs(run, tmp_path):
-    record, tables = run(lines(tmp_path / "texts.jsonl", [{"id": "only", "text": "the only text"}]))
-    assert record["corpus"]["analysed"] == 1
-    assert len(tables["length_collapse"]) == 0
-    assert tables["collapse_summary"]["texts"].to_list() == [1, 1]
-    assert tables["collapse_summary"]["cosine_mean"].to_list() == [None, None]
-
-
-@pytest.mark.soak
 def test_texts_that_are_all_the_same_have_one_embedding_and_ids_may_be_integers(run, tmp_path):
     pq.write_table(pa.table({"key": range(-1, 39), "text": ["always the same words"] * 40}), tmp_path / "t.parquet")
     record, tables = run(tmp_path / "t.parquet", id_column="key")
@@ -86,8 +77,7 @@ def strange(tmp_path_factory, ray_session, small_model):
 
 def test_emoji_right_to_left_and_nul_are_texts_like_others(strange):
     place, record, tables = strange
-    texts = read_parts(place / "run", "texts", 1.0)
-    assert set(texts["text_id"]) == {*STRANGE, "y"}
+    assert set(read_parts(place / "run", "texts", 1.0)["text_id"]) == {*STRANGE, "y"}
     assert record["corpus"]["analysed"] == len(STRANGE) + 1
     assert set(tables["excerpts"]["text_id"]) <= {*STRANGE, "y"}
     assert "<script>alert(1)" not in (place / "run" / "report.html").read_text()

@@ -2,16 +2,14 @@
 
 import json
 
+import polars as pl
 import pytest
 from command_line import in_process
-from pages import EDGES, tables_of, without_errors
-from whole_run import read_tables
+from pages import EDGES, tables_of
+from whole_run import checked_json, read_tables
 
-from tempscale_jobs.audit.advice import advice
-from tempscale_jobs.audit.findings import decide, exposed
+from tempscale_jobs.audit.findings import by_correction, decide, exposed
 from tempscale_jobs.report.findings import Finding, Findings, changed, state
-from tempscale_jobs.runs.folder import load_tables
-from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.findings import FINDINGS
 
 
@@ -34,29 +32,24 @@ def test_a_state_is_what_the_error_allows(value, error, expected):
     assert state(value, error) == expected
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "errors", "expected"),
+    [
+        (0.52, 1.29, (0.02, 0.02), "overshoots"), (1.29, 0.52, (0.02, 0.02), "overshoots"),
+        (0.52, 1.29, (0.02, 0.2), "fairer"), (0.52, 1.29, (0.2, 0.2), "noise"), (0.52, 1.29, (0.02, None), "noise"),
+        (0.52, 1.1, (0.02, 0.02), "fairer"), (0.52, 0.9, (0.02, 0.02), "fairer"), (0.9, 0.52, (0.02, 0.02), "less fair"),
+        (1.1, 1.5, (0.02, 0.02), "less fair"), (0.9, 0.88, (0.02, 0.02), "noise"), (0.0, 1.0, (0.0, 0.0), "fairer"),
+        (1.0, 0.0, (0.0, 0.0), "less fair"), (0.99, 1.2, (0.02, 0.02), "overshoots"),
+    ],
+)  # fmt: skip
+def test_what_a_correction_does_to_an_exposure(before, after, errors, expected):
+    assert by_correction(before, after, errors) == expected
+
+
 def test_a_share_is_compared_with_what_is_fair():
     assert state(1.3, 0.1, 1.0) == "up"
     assert state(0.9, 0.1, 1.0) == "noise"
     assert state(0.7, 0.1, 1.0, z=4.0) == "noise"
-
-
-@pytest.mark.parametrize(
-    ("figures", "gap", "prefix"),
-    [
-        ({}, "up", "up"), ({"gap": -0.08}, "down", "up"), ({"gap": 0.005}, "noise", "up"), ({"gap": None}, "absent", "up"),
-        ({"prefix": -0.02}, "up", "down"), ({"prefix": 0.001}, "up", "noise"), ({"prefix": None}, "up", "absent"),
-    ],
-)  # fmt: skip
-def test_gaps_are_decided_from_their_errors(figures, gap, prefix):
-    findings = found(**figures)
-    assert states(findings, "collapse_gap", "prefix_gap") == [gap, prefix]
-    assert states(findings, "cosine_mean", "socm_mean", "truncated_share") == ["measured"] * 3
-
-
-def test_without_errors_gaps_are_unknown_and_measured_figures_stay_so():
-    findings = decide(without_errors(tables_of()), EDGES)
-    assert states(findings, "collapse_gap", "prefix_gap", "cosine_mean") == ["unknown", "unknown", "measured"]
-    assert states(found(socm=None), "socm_mean") == ["absent"]
 
 
 def test_what_a_figure_rests_on_names_its_texts_and_lengths():
@@ -90,6 +83,33 @@ def test_exposures_are_tested_together():
     assert states(found(), *names) == ["absent"] * 3
 
 
+def with_rows(tables, table, **columns):
+    """The tables with other columns in one of them."""
+    return tables | {table: tables[table].with_columns(**columns)}
+
+
+def test_exposures_are_those_of_the_most_neighbours_and_of_who_asks():
+    both = tables_of(exposed=(1.5, 1.0, 0.5), asked_by=("corpus", "queries"))
+    asked, few = pl.col("asked_by") == "queries", pl.col("k") == 1
+    other = pl.when(asked).then(3 - pl.col("exposure")).when(few).then(9.0).otherwise(pl.col("exposure"))
+    findings = decide(with_rows(both, "exposure", exposure=other), EDGES)
+    for asked_by, expected in (("corpus", [1.5, 1.0, 0.5]), ("queries", [1.5, 2.0, 2.5])):
+        assert [findings.of(exposed(edge, asked_by), "MiniLM", "1.0").value for edge in EDGES] == expected
+
+
+def test_a_length_of_few_texts_has_no_error_and_is_not_tested():
+    few = pl.when(pl.col("interval") == 0).then(29).otherwise(30).cast(pl.Int64)
+    tables = tables_of(exposed=(1.5, 1.0, 1.0 - 2.3 * 0.05))
+    findings = decide(with_rows(tables, "exposure", texts=few), EDGES)
+    # Of two lengths together a difference of 2.24 errors is enough.
+    assert states(findings, *(exposed(edge, "corpus") for edge in EDGES)) == ["unknown", "noise", "down"]
+
+
+def test_only_the_changes_that_a_reader_decides_by_are_findings():
+    tables = with_rows(tables_of(), "temperature_effect", figure=pl.lit("spread_mean"))
+    assert [row.figure for row in decide(tables, EDGES).rows if row.figure.startswith("change")] == []
+
+
 def test_the_table_gives_the_findings_back():
     findings = found(exposed=(1.5, 1.0, 0.5))
     table = findings.table()
@@ -111,28 +131,19 @@ def test_findings_as_data_hold_no_empty_entries():
 
 
 def test_a_finished_audit_gives_its_verdict_and_findings_as_json(small_audit, ray_session):
-    asked = ["audit", str(small_audit / "audit.toml"), "--workers", "1", "--out", str(small_audit / "run")]
-    code, out, err = in_process(*asked, "--json", "--quiet")
-    assert code == 0, err
-    assert err.strip() == ""
-    data = json.loads(out)
+    out = small_audit / "run"
+    asked = ["audit", str(small_audit / "audit.toml"), "--workers", "1", "--out", str(out), "--json", "--quiet"]
+    code, printed, err = in_process(*asked)
+    assert (code, err.strip()) == (0, "")
+    data, tables = json.loads(printed), read_tables(out)
+    assert data == checked_json("audit", out)
     assert data["gate"]["verdict"] == "none"
-    tables = read_tables(small_audit / "run")
     (model,) = data["answers"]
     told = {(row["figure"], row["temperature"]): row for row in data["findings"]}
-    assert [row | {"command": ""} for row in Findings.stored(tables).as_data()] == [
-        row | {"command": ""} for row in data["findings"]
-    ]
     for row in tables["collapse_summary"].to_dicts():
         for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean"):
             finding = told[figure, row["temperature"]]
-            assert finding["value"] == row[figure]
-            assert finding["model"] == model == row["model"]
-    storage = Storage(str(small_audit / "run"))
-    stored, record = load_tables(storage), storage.read_json("run.json")
-    lines = advice(stored, stored["collapse_summary"].row(0, named=True), record)
-    for line in lines:
-        assert [told[figure, "1.0"].get("command", "") for figure in line.figures] == [line.command] * len(line.figures)
-    assert any(line.command for line in lines)
-    effect = tables["temperature_effect"].filter(figure="collapse_gap").to_dicts()[0]
+            assert (finding["model"], finding["value"]) == (model, row[figure])
+    assert any("command" in finding for finding in told.values())
+    (effect,) = tables["temperature_effect"].filter(figure="collapse_gap").to_dicts()
     assert told[changed("collapse_gap"), effect["temperature"]]["value"] == effect["change"]

@@ -99,9 +99,6 @@ def test_a_corpus_too_small_for_ten_groups_is_measured_whole(ray_session, tmp_pa
     assert row["socm_se_superpopulation"] > 0
 
 
-# ------------------------------------------------------------------------------------------------------ dealt by hand
-
-
 def layout(*texts, seed=0):
     """So many texts in each interval."""
     interval = np.repeat(np.arange(len(texts)), texts)

@@ -14,8 +14,7 @@ RATES = plan.Rates(
 
 
 def planned(texts, rates=(RATES,), cores=4, **data):
-    settings = resolve({"corpus": {"source": "x.parquet"}} | data)
-    return plan.estimated(settings, texts, rates, cores)
+    return plan.estimated(resolve({"corpus": {"source": "x.parquet"}} | data), texts, rates, cores)
 
 
 def test_a_plan_by_hand():
@@ -36,8 +35,7 @@ def test_lists_of_neighbours_are_kept_by_panel():
     """153 blocks of ten million texts are 39 panels of four; without pairs there are no neighbours."""
     found, nobody = (planned(10_000_000, analysis={"neighbours": k, "socm_sample": 0}).disk_bytes for k in (10, 0))
     assert found - nobody == 2 * 10_000_000 * 10 * (8 * 39 + 20)
-    moments = planned(10_000_000, analysis={"cosine": "moments", "socm_sample": 0}).disk_bytes
-    assert moments == nobody
+    assert planned(10_000_000, analysis={"cosine": "moments", "socm_sample": 0}).disk_bytes == nobody
 
 
 def test_what_is_left_out_is_not_planned():

@@ -5,7 +5,7 @@ from command_line import in_process
 from whole_run import as_lines, documented, read_record, read_tables
 
 from tempscale_jobs.audit.findings import decide
-from tempscale_jobs.config.audit import AuditConfig, resolve
+from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.nights import Gate
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import record as history
@@ -47,9 +47,6 @@ def test_the_other_checks_are_held():
     drift = {"baseline": "latest", "drift": {"cosine_mean": 0.02, "collapse_gap": 0.02}}
     for gate in (drift, {"thresholds": ["collapse_gap <= 0.2"]}):
         assert resolve({"quick": True, "gate": gate}).gate == Gate.model_validate(gate)
-    code, _, err = in_process("audit", "--quick", "--baseline", "latest")
-    assert code == 2
-    assert "prefix_gap, socm_mean" in err
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +76,8 @@ def test_its_tables_have_one_temperature_and_no_second_order(quick):
     for name in ("socm", "socm_pairs", "socm_scatter", "prefix_probe", "temperature_effect"):
         assert tables[name].is_empty(), name
     found = decide(tables, [0, 64, 100])
-    assert {name: found.at(name, row).state for name in ("prefix_gap", "socm_mean")} == dict.fromkeys(
-        ("prefix_gap", "socm_mean"), "absent"
-    )
-    assert found.at("collapse_gap", row).state != "absent"
+    absent = [name for name in ("collapse_gap", "prefix_gap", "socm_mean") if found.at(name, row).state == "absent"]
+    assert absent == ["prefix_gap", "socm_mean"]
 
 
 def test_it_says_that_it_is_quick_and_another_configuration_is_refused_in_its_folder(quick):
@@ -100,13 +95,5 @@ def test_it_is_never_a_baseline(quick):
     with pytest.raises(UsageError, match="quick audit"):
         history.check_baseline(str(out))
     other = [*command[:-1], str(out.with_name("other")), "--baseline", str(out)]
-    code, _, err = in_process(*other)
-    assert code == 2
-    assert "is a quick audit, which is never a baseline" in err
-    code, _, err = in_process("history", str(out), "--accept", read_record(out)["run"])
-    assert code == 2
-
-
-def test_the_option_is_among_those_that_help_shows():
-    assert "--quick" in in_process("audit", "--help")[1]
-    assert AuditConfig.model_fields["quick"].default is False
+    for words in (other, ["history", str(out), "--accept", read_record(out)["run"]]):
+        assert in_process(*words)[0] == 2

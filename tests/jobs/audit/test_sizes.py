@@ -4,7 +4,6 @@ from contextlib import contextmanager
 
 import pytest
 import torch
-from whole_run import as_lines
 
 from tempscale_jobs.audit import run as audits
 from tempscale_jobs.config.audit import SHARDS_OF_GPUS, resolve
@@ -71,17 +70,3 @@ def test_whether_workers_hold_gpus_is_asked_of_this_machine_or_of_the_cluster(mo
     monkeypatch.setattr(sessions, "session", session)
     assert sessions.holds_gpus(Execution(address="head:6379"))
     assert asked == ["head:6379", "left"]
-
-
-def test_texts_are_in_larger_shards_where_the_run_began_with_gpus(begin, tmp_path, workers_hold_gpus):
-    texts = ({"id": str(k), "text": f"text {k} of many words " * 20} for k in range(1500))
-    (tmp_path / "texts.jsonl").write_text(as_lines(texts))
-    found = []
-    for gpus in (False, True):
-        workers_hold_gpus(gpus)
-        config, run = begin(str(gpus))
-        stream = audits.open_source(audits.sized(config, run), run, config.corpus)
-        found.append([shard.texts for shard in stream.index.shards])
-    assert sum(found[0]) == sum(found[1]) == 1500
-    assert len(found[0]) > 3
-    assert found[1] == [1139, 361]  # It begins with an eighth of four million characters.

@@ -38,8 +38,7 @@ def test_the_most_collapsed_pairs_of_the_corpus_are_those_of_all_pairs(asked_tab
     found = asked_tables["socm_pairs"].filter((pl.col("tau") == tau) & (pl.col("ranking") == "socm"))
     assert found["over"].unique().to_list() == ["corpus"]
     assert found["rank"].to_list() == list(range(1, RANKED + 1))
-    best = np.sort(value)[::-1][:RANKED]
-    np.testing.assert_allclose(found["socm"].to_numpy(), best, atol=5e-5)
+    np.testing.assert_allclose(found["socm"].to_numpy(), np.sort(value)[::-1][:RANKED], atol=5e-5)
     place = {text_id: k for k, text_id in enumerate(ids)}
     for row in found.iter_rows(named=True):
         i, j = place[row["text_id_a"]], place[row["text_id_b"]]

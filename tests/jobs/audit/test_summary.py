@@ -1,4 +1,4 @@
-"""Errors of the summary where there is too little, and sentences on errors where documents are few."""
+"""Errors of the summary where there is too little."""
 
 from types import SimpleNamespace
 
@@ -55,17 +55,6 @@ def test_a_sample_of_one_text_has_socm_of_no_pairs(tmp_path):
     assert (found["socm_texts"], found["socm_pairs"], found["socm_freedom"]) == (1, 0, None)
 
 
-def test_few_documents_and_very_unequal_ones_are_said_to_tell_no_error():
-    def told(**known):
-        (sentence,) = words.protocol({"max_length": 64} | known, [0, 32], False)[1:]
-        return sentence
-
-    assert "5 documents" in told(documents=5)
-    assert told(documents=5).count("10") == 1  # So many would tell one.
-    assert "6.2" in told(documents=40, documents_equal=6.2)
-    assert "6.2" not in told(documents=400, documents_equal=300.0)
-
-
 def exposures(**values):
     base = {"model": "m", "temperature": "τ 1", "asked_by": "corpus", "k": 10, "interval": [0, 64], "texts": [90, 90]}
     return pl.DataFrame(base | values)
@@ -83,6 +72,11 @@ def test_what_a_correction_would_change_is_said_as_far_as_it_is_known():
     unknown = after.with_columns(neighbours_kept=pl.lit(None, pl.Float64), k_occurrence_skewness=pl.lit(None, pl.Float64))
     part = words.corrected(tables | {"exposure_corrected": unknown}, row, "corpus", [0, 64])
     assert "1.1" in part
+    assert "overshoots" not in whole
+    moved = after.with_columns(pl.Series("exposure", [0.7, 0.9]))
+    past = {"exposure": before, "exposure_corrected": moved}
+    past = {name: table.with_columns(exposure_se_superpopulation=0.02) for name, table in past.items()}
+    assert "overshoots" in words.corrected(past, row, "corpus", [0, 64])
     assert "2.5" not in part
     assert "75" not in part
 

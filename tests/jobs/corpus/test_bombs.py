@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,7 +51,12 @@ def test_a_line_of_half_a_gigabyte_is_a_rejected_row(tmp_path, ending):
         stream.write((b'"}' if "json" in ending else b"") + b"\n" + after)
     assert file.stat().st_size < 4 * 2**20
     found, rows, grown = read_apart(file)
-    assert found == [["x:0", None, 3], ["x:1", "the line is longer than 64 MiB", 0], ["x:2", None, 3]]
+    assert [[place, problem is None, size] for place, problem, size in found] == [
+        ["x:0", True, 3],
+        ["x:1", False, 0],
+        ["x:2", True, 3],
+    ]
+    assert "64 MiB" in found[1][1]
     assert rows == 3
     assert grown < 300 * 2**20
 
@@ -58,7 +64,7 @@ def test_a_line_of_half_a_gigabyte_is_a_rejected_row(tmp_path, ending):
 def test_a_line_of_csv_that_long_is_one_sentence(monkeypatch):
     monkeypatch.setattr(readers, "LONGEST_VALUE", 1000)
     stream = io.BytesIO(b"text\none\n" + b"a" * 5000 + b"\n")
-    with pytest.raises(UsageError, match=r"'x.csv' is not valid CSV in the record that begins in line 3: a line is longer"):
+    with pytest.raises(UsageError, match=r"'x\.csv'.* line 3"):
         list(read(stream, "x.csv", "x.csv", COLUMNS))
 
 
@@ -91,7 +97,8 @@ def test_a_cell_that_is_too_long_is_a_rejected_row(tmp_path, monkeypatch, dictio
     with open(tmp_path / "x.parquet", "rb") as stream:
         found = list(read(stream, "x.parquet", "x.parquet", COLUMNS))
     assert [row.problem is None for row in found[:5]] == [True, False, True, True, False]
-    assert found[1].problem == "the cell of column 'text' is longer than 64 MiB"
+    assert "'text'" in found[1].problem
+    assert "64 MiB" in found[1].problem
     assert [row.values.get("text") for row in found[:5] if row.problem is None] == ["short", None, "b" * 999]
 
 
@@ -102,7 +109,8 @@ def test_a_row_group_whose_cells_must_be_too_long_is_not_read(tmp_path, monkeypa
     with open(tmp_path / "x.parquet", "rb") as stream:
         found = list(parquet_rows(stream, "x.parquet", COLUMNS, 1, 4))
     assert [row.place for row in found] == ["x.parquet:1", "x.parquet:2", "x.parquet:3"]
-    assert [row.problem for row in found] == ["the row group has cells longer than 64 MiB", None, None]
+    assert [row.problem is None for row in found] == [False, True, True]
+    assert "64 MiB" in found[0].problem
 
 
 @pytest.mark.parametrize("compression", ["zstd", "snappy", "none"])
@@ -117,6 +125,16 @@ def test_the_size_of_a_dictionary_is_in_its_header(compression, texts):
     expected = sum(4 + len(text) for text in set(texts))  # Each value after its length.
     found = readers.dictionary_bytes(sink, cell)
     assert found == (expected if cell.total_uncompressed_size >= readers.SMALL_COLUMN else 0)
+
+
+@pytest.mark.parametrize("header", [b"", b"\x15\x80", b"\x15\x80\x80", b"\x00\x15\x02"])
+def test_a_dictionary_whose_header_cannot_be_read_counts_as_large_as_its_column(header):
+    cell = SimpleNamespace(
+        physical_type="BYTE_ARRAY", has_dictionary_page=True, total_uncompressed_size=10**9, dictionary_page_offset=4
+    )
+    assert readers.dictionary_bytes(io.BytesIO(b"PAR1" + header), cell) in (10**9, 0)
+    whole = b"PAR1" + b"\x15\x04" + b"\x15\x80\x01"  # Fields of 2 and 64, zigzag.
+    assert readers.dictionary_bytes(io.BytesIO(whole), cell) == 64
 
 
 # --- the same lines as before -----------------------------------------------------------------------------------------

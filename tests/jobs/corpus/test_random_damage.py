@@ -66,18 +66,10 @@ def test_a_table_of_a_lake_with_a_damaged_file_is_read_or_refused(tmp_path, kind
     first, wanted, answers, deaths = random.randrange(2**32) if MORE > 1 else 0, 40 * MORE, [], []
     while len(answers) + len(deaths) < wanted:
         place = first + len(answers) + len(deaths)
-        child = [
-            sys.executable,
-            "-X",
-            "faulthandler",
-            random_inputs.__file__,
-            kind,
-            str(tmp_path),
-            str(place),
-            str(first + wanted),
-        ]
+        script = [sys.executable, "-X", "faulthandler", random_inputs.__file__]
+        given = [kind, str(tmp_path), str(place), str(first + wanted)]
         path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-        run = subprocess.run(child, env=path, capture_output=True, text=True, check=False)
+        run = subprocess.run([*script, *given], env=path, capture_output=True, text=True, check=False)
         answers += run.stdout.split()
         assert run.returncode <= 0, run.stderr[-2000:]
         if run.returncode < 0:

@@ -127,7 +127,7 @@ def test_pairs_are_counted_as_the_rows_name_them(tmp_path, rows, lost, every):
         config = checked(PairsConfig, data)
         return chunk(Storage(config.out), config.pairs, config.out)
 
-    with pytest.raises(UsageError, match=f"{lost} of {every} pairs"):
+    with pytest.raises(UsageError, match=f"{lost} of {every}"):
         chunked(lost / every - 0.01)
     index = chunked(lost / every + 0.01)
     assert (index.pairs, index.pairs_rejected) == (every - lost, lost)

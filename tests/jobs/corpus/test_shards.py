@@ -8,7 +8,6 @@ from whole_run import sharded
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import reading, rows, shards, sources
-from tempscale_jobs.corpus.preview import preview
 from tempscale_jobs.corpus.shards import TextShards
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.storage import Storage
@@ -164,11 +163,8 @@ def test_texts_are_found_in_their_shards_and_nowhere_else(tmp_path):
     assert shards.texts_of(storage, index, {"5", "1", "9"}) == {"1": "a", "5": "e"}
 
 
-def test_a_preview_counts_the_usable_texts_and_leaves_nothing_behind(tmp_path):
-    file = write(tmp_path / "a.csv", b"id,text\n1,a\n2,\n3,c\n1,again\n")
-    settings = resolve({"out": str(tmp_path / "run"), "corpus": {"source": str(file)}})
-    found, usable, *_ = preview(
-        TextShards(settings.corpus, settings.embedding, settings.out), 10, settings.seed, settings.out
-    )
-    assert ([text.text for text in found], usable) == (["a", "c"], 2)
-    assert not (tmp_path / "run").exists()
+def test_a_text_without_a_document_is_its_own_where_others_have_one(tmp_path):
+    index, *_ = read(tmp_path, write(tmp_path / "a.csv", b"id,text,of\n1,a,7\n2,b,\n3,c,9\n"), document_column="of")
+    found = shards.documents_of(Storage(str(tmp_path / "run")), index, {"1", "2"})
+    assert found["2"] == rows.own_document("2")
+    assert found["1"] != rows.own_document("1")

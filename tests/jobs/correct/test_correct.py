@@ -17,7 +17,7 @@ from tempscale.correction.fit import fit
 from tempscale_jobs.config.fitted import load
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.correct import units
-from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.errors import UsageError
 
 pytestmark = pytest.mark.usefixtures("ray_session")
 
@@ -136,28 +136,12 @@ def test_inner_products_are_the_corrected_similarities_by_hand(folder, table, as
 
 
 @pytest.mark.proof
-def test_the_bytes_do_not_depend_on_workers_or_order_and_a_killed_run_goes_on(folder, fitted, monkeypatch):
-    whole = run(folder, fitted["whiten(0.5)"])
-    expected = digests(whole, "vectors")
+def test_the_bytes_do_not_depend_on_workers_or_order(folder, fitted):
+    """That a killed run goes on to the same bytes is in runs/test_resuming.py."""
+    expected = digests(run(folder, fitted["whiten(0.5)"]), "vectors")
     assert len(expected) == 8  # Units of 100 rows: five row groups of one file and three of the other.
     ordered = run(folder, fitted["whiten(0.5)"], name="ordered", execution={"workers": 3, "shuffle_seed": 7})
     assert digests(ordered, "vectors") == expected
-    broken = folder / "killed"
-    with monkeypatch.context() as patch:
-        patch.setattr("tempscale_jobs.correct.run.counted", lambda *_: (_ for _ in ()).throw(IncompleteRun("killed")))
-        with pytest.raises(IncompleteRun):
-            run(folder, fitted["whiten(0.5)"], name="killed")
-    for number in (2, 5):  # Two units died before their end: one of them in the middle of a part.
-        (broken / "shards" / f"corrected-{number:08d}.json").unlink()
-        part = broken / "vectors" / f"part-{number:08d}-00000000.parquet"
-        part.write_bytes(b"half") if number == 2 else part.unlink()
-    times = {file: file.stat().st_mtime_ns for file in (broken / "vectors").iterdir()}
-    run(folder, fitted["whiten(0.5)"], name="killed")
-    assert digests(broken, "vectors") == expected
-    unchanged = [file for file, time in times.items() if file.stat().st_mtime_ns == time]
-    assert len(unchanged) == 6
-    assert run(folder, fitted["whiten(0.5)"], name="killed") == broken  # A complete run has nothing to do.
-    assert not (broken / "shards").exists()
 
 
 def test_a_large_row_group_is_several_parts_of_the_same_rows(folder, table, fitted, monkeypatch):

@@ -2,15 +2,16 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from golden_words import same
 from safetensors.torch import load_file, save_file
 from whole_run import as_lines, diagnosed, documented, read_record, read_tables, rejected
 
@@ -40,7 +41,7 @@ def run(out, rows, model, temperatures=(1.0, 0.7), max_length=96, **diagnosis):
         "diagnosis": {"texts": 12, "intervals": EDGES, "repeated_pairs": 0} | diagnosis,
     }  # fmt: skip
     diagnosed(asked)
-    return read_tables(out), (out / "report.html").read_text("utf-8")
+    return read_tables(out)
 
 
 def texts(count):
@@ -56,7 +57,7 @@ def test_texts_that_the_model_fails_on_are_rejected_and_the_others_looked_into(t
     (token,) = Tokenizer(broken)(["pipe"]).ids[0][1:-1]
     weights["embeddings.word_embeddings.weight"][token] = torch.nan
     save_file(weights, broken / "model.safetensors", {"format": "pt"})
-    tables, _ = run(tmp_path / "run", [*texts(6), {"id": "bad", "text": "a pipe is no number here"}], str(broken))
+    tables = run(tmp_path / "run", [*texts(6), {"id": "bad", "text": "a pipe is no number here"}], str(broken))
     for name in ("layers", "heads", "map"):
         assert set(tables[name]["text_id"]) == {f"t{k}" for k in range(6)}
     assert tables["layer_summary"]["spread_mean"].null_count() == 0
@@ -73,21 +74,18 @@ def test_a_text_of_one_token_is_left_out(tmp_path, ray_session, tiny_folder):
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}))
     assert Tokenizer(folder)(["a", "ab"]).lengths == [1, 2]
     rows = [{"id": f"t{k}", "text": "abcdefgh"[k] + "hgfedcba"[: k + 1]} for k in range(6)] + [{"id": "one", "text": "a"}]
-    tables, _ = run(tmp_path / "run", rows, str(folder), max_length=32)
+    tables = run(tmp_path / "run", rows, str(folder), max_length=32)
     assert set(tables["layers"]["text_id"]) == {f"t{k}" for k in range(6)}
     assert tables["layer_summary"].filter(pl.col("layer") >= 0)["rho_mean"].null_count() == 0
     assert tables["heads"]["sigma_a"].null_count() == 0
 
 
-@pytest.mark.words
 def test_one_text_and_a_schedule_are_looked_into(tmp_path, ray_session, small_model):
     schedule = {"by_length": {"0": 1.0, "64": 0.8}}
-    tables, page = run(tmp_path / "run", texts(1), small_model, [1.0, schedule, {"by_layer": [0.9, 0.8]}])
+    tables = run(tmp_path / "run", texts(1), small_model, [1.0, schedule, {"by_layer": [0.9, 0.8]}])
     assert "two_texts" not in tables
     assert len(tables["map"]) == 0
     assert set(tables["diagnose_findings"]["finding"]) == {"length", "temperature"}
-    assert "fewer than two length intervals have 5 texts" in page
-    assert "± ? against τ 1.0 on the same 1 text" in page.replace("\u00a0", " ")
 
 
 def test_what_cannot_be_asked_is_a_sentence(small_model):
@@ -122,90 +120,32 @@ SPECTRUM = [
     for tau in (1.0, 0.8)
     for edge, share in ((0, 0.0), (32, 0.5), (64, 0.25))
 ]
-BOUNDS = [{"temperature": "τ 1.0", "worst": 0.4, "broken": 0, "over": 0.0}]
+WAYS = {"falls": (-0.5, 0.1), "rises": (0.5, 0.1), "is noise": (0.1, 0.1), "has no known error": (0.5, None)}
 
 
 def tables_of(*rows):
-    """The tables with these rows of `diagnose_findings`."""
+    """The tables with these rows of `diagnose_findings`, behind a first temperature at which nothing was found."""
     tables = {table.name: pl.DataFrame(pl.from_arrow(table.schema().empty_table())) for table in (HEADS, EQUAL_NORMS)}
-    tables |= {
-        "diagnose_findings": pl.DataFrame(rows, infer_schema_length=None),
-        "spectrum_by_length": pl.DataFrame(SPECTRUM),
-    }
+    found = pl.DataFrame([finding("temperature", 0.0, 0.0), *rows], infer_schema_length=None)
+    tables |= {"diagnose_findings": found, "spectrum_by_length": pl.DataFrame(SPECTRUM)}
     return tables | {"findings": decide(tables).frame()}
 
 
-def told(*rows):
-    """The one sentence on these findings, beside a first temperature at which nothing was found."""
-    (sentence,) = of_model(tables_of(finding("temperature", 0.0, 0.0), *rows), BOUNDS, EDGES)
-    assert sentence.startswith(f"{rows[0]['temperature']}: ")
-    return sentence
-
-
-FALLS, RISES, NOISE = (-0.5, 0.1), (0.5, 0.1), (0.1, 0.1)
-BY_LENGTH = "with length here, by 0.50 ± 0.20 from texts of 0–31 to texts of 64+ tokens"
-
-
-@pytest.mark.parametrize(
-    ("row", "parts"),
-    [
-        (finding("length", *FALLS), (f"falls {BY_LENGTH}", "as S1 expects")),
-        (finding("length", *RISES), (f"rises {BY_LENGTH}", "contrary to")),
-        (finding("length", *NOISE), ("not known", "0.10 ± 0.20 from 0–31 to 64+ tokens")),
-        (finding("versions", *FALLS), ("same 40 documents", "stronger filter")),
-        (finding("versions", *RISES), ("same 40 documents", "weaker filter")),
-        (finding("versions", *RISES, 4), ("same 4 documents", "too few")),
-        (finding("versions_cosine", *RISES), ("closer together",)),
-        (finding("versions_cosine", *FALLS), ("further apart",)),
-        (finding("temperature", 0.3, 0.01, tau=0.8), ("0.300 ± 0.020 against τ 1.0", "a weaker filter", "as S1 expects")),
-        (finding("temperature", -0.3, 0.01, tau=0.8), ("a stronger filter", "contrary to")),
-        (finding("temperature", -0.3, 0.01, tau=1.2), ("a stronger filter", "as S1 expects")),
-        (finding("temperature", 0.01, 0.01, tau=0.8), ("0.010 ± 0.020", "the same 40 texts", "no more than noise")),
-    ],
-)
-def test_sentences_say_which_way(row, parts):
-    sentence = told(row)
-    for part in parts:
-        assert part in sentence
-
-
-@pytest.mark.words
-@pytest.mark.parametrize(
-    ("change", "beside"),
-    [
-        (0.4, "rises by 0.40 ± 0.20."),
-        (-0.4, "falls by 0.40 ± 0.20."),
-        (0.1, "0.10 ± 0.20: no more than noise."),
-        (None, None),
-    ],
-)
-def test_the_mean_over_layers_is_told_beside_the_last_layer(change, beside):
-    sentence = told(finding("length", *FALLS), finding("length", change, 0.1, layers="all"))
-    assert "σ_a of the last layer falls with length here, by 0.50 ± 0.20" in sentence
-    assert ("over all layers" in sentence) == (beside is not None)
-    assert sentence.endswith(beside or "as S1 expects.")
-
-
-def test_theorems_that_do_not_hold_are_told():
-    found = of_model(
-        tables_of(finding("temperature", 0.0, 0.0)),
-        [{"temperature": "τ 0.8", "worst": 1.2, "broken": 3, "over": 0.25}],
-        EDGES,
-    )
-    expected = ("Theorem 2", "3 heads", "1.2000"), ("Theorem 3", "25.0 %", "32–63, 64+ tokens")
-    for sentence, parts in zip(found, expected, strict=True):
-        assert all(part in sentence for part in ("τ 0.8: ", *parts))
-
-
-def test_models_are_told_apart_which_way():
-    rows = [finding("model", change, 0.1, model=name) for name, change in (("b", 0.5), ("c", -0.5), ("d", 0.1))]
-    found = of_models(tables_of(*rows, finding("model", 0.5, None, 1, model="e")), "a")
-    expected = (
-        ("more alike in b than in a", "+0.50 ± 0.20"), ("less alike in c than in a", "−0.50 ± 0.20"),
-        ("of d and a", "no difference beyond noise"), ("of e and a", "0.5 ± ?"),
-    )  # fmt: skip
-    for sentence, parts in zip(found, expected, strict=True):
-        assert all(part in sentence for part in ("τ 1.0: ", *parts))
+def test_what_is_said_of_each_finding():
+    """tests/golden/diagnose-sentences.txt has every sentence."""
+    cases = {
+        f"{name} {way}": [finding(name, *WAYS[way])] for name in ("length", "versions", "versions_cosine") for way in WAYS
+    }
+    cases |= {f"at τ {tau} it {way}": [finding("temperature", *WAYS[way], tau=tau)] for tau in (0.8, 1.2) for way in WAYS}
+    cases["versions of 4 documents"] = [finding("versions", *WAYS["rises"], 4)]
+    held, broken = {"worst": 0.4, "broken": 0, "over": 0.0}, {"worst": 1.2, "broken": 3, "over": 0.25}
+    lines = []
+    for name, rows in cases.items():
+        lines += [f"# {name}", *of_model(tables_of(*rows), [{"temperature": "τ 1.0"} | held], EDGES)]
+    lines += ["# theorems do not hold", *of_model(tables_of(), [{"temperature": "τ 0.8"} | broken], EDGES)]
+    models = [finding("model", *moved, model=name) for name, moved in zip("bcde", WAYS.values(), strict=True)]
+    lines += ["# other models beside a", *of_models(tables_of(*models), "a")]
+    same("diagnose-sentences.txt", "\n".join(lines) + "\n")
 
 
 def test_a_text_that_does_not_tokenise_is_rejected_and_the_others_are_counted(tmp_path, monkeypatch):
@@ -289,9 +229,6 @@ def test_special_tokens_are_left_out_of_word_embeddings_and_unknown_words_are_no
     assert np.flatnonzero(found[2]).tolist() == sorted(nothing)  # There is nothing else.
 
 
-# --- memory of a GPU ---------------------------------------------------------------------------------------------------
-
-
 class Placed:
     """A model that knows where it is."""
 
@@ -306,35 +243,27 @@ class Placed:
         self.moves.append(self.device.type)
 
 
+FULL = torch.OutOfMemoryError("CUDA out of memory")
+
+
 @pytest.mark.parametrize(
-    ("device", "failures", "moves"),
+    ("device", "errors", "found"),
     [
-        ("cuda", 0, []), ("cuda", 1, []), ("cuda", 2, ["cpu", "cuda"]), ("cuda", 3, ["cpu", "cuda"]), ("cpu", 1, []),
+        ("cuda", [], True), ("cuda", [FULL], True), ("cuda", [FULL] * 2, True), ("cuda", [FULL] * 3, False),
+        ("cpu", [MemoryError()], False), ("cuda", [RuntimeError("another kernel fails")], False),
     ],
 )  # fmt: skip
-def test_a_text_that_a_gpu_cannot_hold_is_looked_into_on_the_processor(device, failures, moves):
-    """Where no memory holds it either the model is left where it was."""
-    model, seen = Placed(device), []
+def test_a_text_that_a_gpu_cannot_hold_is_looked_into_on_the_processor(device, errors, found):
+    """Where no memory holds it either the model is left where it was; another failure is tried once."""
+    model, answers, seen = Placed(device), iter([*errors, "figures"]), []
 
     def look():
         seen.append(model.device.type)
-        if len(seen) <= failures:
-            raise MemoryError if device == "cpu" else torch.OutOfMemoryError("CUDA out of memory")
-        return "figures"
+        if isinstance(answer := next(answers), Exception):
+            raise answer
+        return answer
 
-    if failures == 3 or device == "cpu":
-        with pytest.raises((MemoryError, torch.OutOfMemoryError)):
-            looks.fitting(model, look)
-    else:
+    with nullcontext() if found else pytest.raises(type(errors[-1])):
         assert looks.fitting(model, look) == "figures"
-        assert len(seen) == failures + 1
-        assert seen[-1] == ("cpu" if moves else "cuda")
-    assert model.moves == moves
-    assert model.device.type == device
-
-
-def test_another_failure_is_tried_once():
-    other = mock.Mock(side_effect=RuntimeError("another kernel fails"))
-    with pytest.raises(RuntimeError, match="another kernel"):
-        looks.fitting(Placed("cuda"), other)
-    assert other.call_count == 1
+    assert seen == [device, device, "cpu"][: len(errors) + found]
+    assert model.moves == (["cpu", "cuda"] if len(seen) == 3 else [])

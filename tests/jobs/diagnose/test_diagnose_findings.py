@@ -5,7 +5,7 @@ import pytest
 from pages import key
 
 from tempscale_jobs.diagnose.findings import decide
-from tempscale_jobs.report.findings import changed
+from tempscale_jobs.diagnose.words import to_do
 from tempscale_jobs.tables.diagnose import EQUAL_NORMS, FINDINGS, HEADS
 
 
@@ -31,9 +31,7 @@ def test_a_difference_is_decided_by_students_t_over_its_texts(texts, change, err
     (finding,) = found.rows
     assert finding == found.of("sigma_a_last by version", "MiniLM", "1.0")
     assert (finding.state, finding.value, finding.error) == (state, change, error)
-    assert finding.rests_on == (
-        "" if state == "absent" else f"{texts} documents, each by its shortest and its longest version"
-    )
+    assert finding.rests_on.startswith("" if state == "absent" else f"{texts} documents")
 
 
 def test_two_groups_of_texts_have_one_degree_of_freedom_less():
@@ -42,15 +40,24 @@ def test_two_groups_of_texts_have_one_degree_of_freedom_less():
     assert states == ["noise", "up"]
 
 
-def test_a_temperature_is_compared_with_the_first_one_only():
-    rows = [
-        row("temperature", 0.0, 0.0),
-        row("temperature", -0.3, 0.1, tau=0.8),
-        row("temperature", 0.1, 0.1, 40, 0.8, "all"),
-    ]
-    found = decided(rows)
-    names = [(one.figure, one.temperature, one.state) for one in found.rows]
-    assert names == [(changed("sigma_a_last"), "0.8", "down"), (changed("sigma_a"), "0.8", "noise")]
+@pytest.mark.parametrize(
+    ("length", "temperature", "texts", "expected"),
+    [
+        ((-0.3, 0.1), (0.2, 0.05), 40, [("tune", True), ("", True)]), ((-0.3, 0.1), (-0.2, 0.05), 40, [("tune", True)]),
+        ((-0.3, 0.1), (0.05, 0.05), 40, [("tune", True)]), ((0.3, 0.1), (0.2, 0.05), 40, [("audit", False)]),
+        ((-0.1, 0.1), (0.2, 0.05), 40, [("audit", False)]), ((-0.3, None), (0.2, 0.05), 40, [("diagnose", None)]),
+        ((None, None), (0.2, 0.05), 40, [("diagnose", None)]), ((None, None), (0.2, 0.05), 500, [("", None)]),
+    ],
+)  # fmt: skip
+def test_what_to_do_follows_from_the_filter_by_length(length, temperature, texts, expected):
+    """A temperature is advised only where longer texts are filtered more strongly, beyond noise."""
+    rows = [row("length", *length, texts), row("temperature", *temperature, texts, 0.8)]
+    tables = {"diagnose_findings": pl.DataFrame(pl.from_arrow(FINDINGS.build_rows(rows))), "findings": decided(rows).frame()}
+    run = {"command": "diagnose", "config": {"out": "o", "corpus": {}}, "corpus": {"source": "c.csv", "analysed": 500}}
+    steps = to_do(tables, run | {"models": {"MiniLM": {}}})
+    assert [command.split()[1] if command else "" for _, command in steps] == [command for command, _ in expected]
+    for (text, _), (_, is_cause) in zip(steps, expected, strict=True):
+        assert ("filters longer texts more strongly" in text or "weakens" in text) == bool(is_cause)
 
 
 def test_bounds_and_norms_are_measured():

@@ -154,12 +154,6 @@ def test_documents_are_taken_whole_by_hand():
         versions.sample(document_of, lengths, 1, 0, "of")
 
 
-def test_a_mistyped_column_blocks_no_folder(tmp_path, corpus, small_model):
-    with pytest.raises(UsageError, match=r"'nothing'; it has 'id', 'of', 'text': .* --versions-of"):
-        diagnosed(settings(tmp_path / "run", corpus, [small_model], versions_of="nothing"))
-    assert not (tmp_path / "run" / "shards").exists()
-
-
 def documents_of(folder, rows):
     """What `documents` finds in rows that an audit would read."""
     (folder / "texts.jsonl").write_text(as_lines(rows))

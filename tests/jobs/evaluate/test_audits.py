@@ -7,7 +7,7 @@ import numpy as np
 import oracles
 import pyarrow as pa
 import pytest
-from nights_by_hand import summary_row
+from nights_by_hand import finished_audit, summary_row
 from prepared import laid_out, scoped
 
 from tempscale import Temperature
@@ -16,7 +16,6 @@ from tempscale.stats.errors import documents_error
 from tempscale_jobs.audit import summary
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.evaluate import audits
 from tempscale_jobs.evaluate.audits import AuditFigures, against_backbones, correlations, measures
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
@@ -35,24 +34,16 @@ def figures(socm, error, spread, cosine=0.5):
 
 @pytest.fixture
 def finished(tmp_path):
-    """A function that leaves a finished audit of some rows, each model's fingerprint its label doubled."""
-
-    def leave(name, rows, **record):
-        storage = Storage(str(tmp_path / name))
-        storage.write_table("tables/collapse_summary.parquet", COLLAPSE_SUMMARY.build_rows(rows))
-        models = {own["model"]: {"fingerprint": own["model"] * 2} for own in rows}
-        storage.write_json("run.json", {"models": models} | record)
-        return storage.root
-
-    return leave
+    """A function that leaves a finished audit of some rows."""
+    return lambda name, rows, **record: finished_audit(tmp_path / name, *rows, **record)
 
 
-def sampled(root, model, slug, values, groups=None):
+def sampled(root, model, slug, values, groups=None, documents=None):
     """Leave the texts' own means of SOCM as the step leaves them."""
     columns = {"text_id": list(values), "group": [0] * len(values), "inside": list(values.values())}
     place = f"partials/socm/model={model}/temperature={slug}"
-    table = parts.TEXT_MEANS.build(columns | {"overall": list(values.values()), "document": [None] * len(values)})
-    Storage(root).write_table(f"{place}/text_means.parquet", table)
+    columns |= {"overall": columns["inside"], "document": documents or [None] * len(values)}
+    Storage(root).write_table(f"{place}/text_means.parquet", parts.TEXT_MEANS.build(columns))
     Storage(root).write_json(f"{place}/done.json", {"groups": groups, "correction": 0.5})
 
 
@@ -195,7 +186,8 @@ def test_a_model_stands_beside_its_backbone_with_paired_errors(pair):
 THREE = {text: TUNED[text] for text in ("t1", "t2", "t3")}
 UNLIKE = {
     "no partials": ({}, {}), "other texts": (BASE, THREE | {"t5": 0.24}), "fewer texts": (BASE, THREE),
-    "by interval": (BASE, TUNED), "too few": ({"t1": 0.52, "t2": 0.44}, {"t1": 0.30, "t2": 0.26}),
+    "by interval": (BASE, TUNED), "means are gone": (BASE, TUNED),
+    "too few": ({"t1": 0.52, "t2": 0.44}, {"t1": 0.30, "t2": 0.26}),
 }  # fmt: skip
 """Means of both models' texts whose differences by text have no error."""
 
@@ -207,6 +199,8 @@ def test_without_the_same_texts_errors_add_in_squares(pair, why):
     for model, values in zip(("base", "tuned"), UNLIKE[why], strict=True):
         if values:
             sampled(pair, model, "1.0", values, groups)
+    if why == "means are gone":
+        Storage(pair).remove("partials/socm/model=base/temperature=1.0/text_means.parquet")
     found = {(r["model"], r["temperature"]): r for r in against_backbones(measures([pair]), [], {"tuned": "base"})}
     assert found["tuned", "1.0"]["socm_change_se"] == pytest.approx(UNPAIRED)
     assert found["tuned", "1.0"]["socm_change"] == pytest.approx(-0.19)
@@ -349,22 +343,11 @@ def test_scores_of_a_run_stand_beside_what_audits_measured(finished):
     assert compare(evaluation, ComparedAudits([], {}), {}) == ([], [])
 
 
-def test_a_change_of_models_on_texts_in_documents_has_the_error_of_documents(monkeypatch):
-    random = np.random.default_rng(0)
-    values, documents = random.normal(size=(2, 60)), np.repeat(np.arange(20), 3)
-    means = [{f"t{k}": (value, int(documents[k])) for k, value in enumerate(own)} for own in values]
-    entries = [SimpleNamespace(folder="a", number=k) for k in range(2)]
-    monkeypatch.setattr(audits, "_text_means", lambda entry: means[entry.number])
+def test_a_change_of_models_on_texts_in_documents_has_the_error_of_documents(pair):
+    values, documents = np.random.default_rng(0).normal(size=(2, 60)), np.repeat(np.arange(20), 3)
+    for model, own in zip(("base", "tuned"), values, strict=True):
+        sampled(pair, model, "1.0", {f"t{k}": value for k, value in enumerate(own)}, documents=documents.tolist())
+    tuned = against_backbones(measures([pair]), [], {"tuned": "base"})[2]
     expected = documents_error([values[0] - values[1]], [2.0], [documents])
-    assert audits._error(*entries) == pytest.approx(expected)
-    without = [{text: (value, None) for text, (value, _) in own.items()} for own in means]
-    monkeypatch.setattr(audits, "_text_means", lambda entry: without[entry.number])
-    assert audits._error(*entries) == pytest.approx(oracles.within_error(values[0] - values[1]))
-
-
-def test_an_audit_without_means_of_texts_has_none(monkeypatch, tmp_path):
-    storage = Storage(str(tmp_path))
-    monkeypatch.setattr(audits, "_measured_socm", lambda entry: (storage, "partials/socm", {"way": "all"}))
-    assert audits._text_means(None) is None
-    monkeypatch.setattr(audits, "_measured_socm", lambda entry: (storage, "partials/socm", None))
-    assert audits._text_means(None) is None
+    assert tuned["socm_change_se"] == pytest.approx(expected)
+    assert expected != pytest.approx(oracles.within_error(values[0] - values[1]), rel=0.01)

@@ -73,30 +73,6 @@ def test_a_piece_that_kills_its_worker_is_given_up_and_the_others_go_on(config, 
     assert len(sentence) > 20
 
 
-@pytest.mark.soak
-def test_a_piece_whose_worker_could_not_be_reached_tries_another(config, ray_session, monkeypatch):
-    import ray
-    import ray.exceptions
-
-    run, plain, lost = folder.begin(config), ray.get, []
-
-    def process(worker, number):
-        return {"number": number}
-
-    def get(references, **how):
-        found = plain(references, **how)
-        if isinstance(found, dict) and found["number"] in (0, 2) and lost.count(found["number"]) < 2 + found["number"] // 2:
-            lost.append(found["number"])
-            raise ray.exceptions.ActorUnavailableError("no answer", None)
-        return found
-
-    monkeypatch.setattr(ray, "get", get)
-    pieces = [Piece(k, (k,)) for k in range(3)]
-    with sessions.session(config.execution) as cluster, Crew(run, cluster, run.models[0], config.embedding) as crew:
-        found = {piece.number: result for piece, result, _ in crew.attempt(process, pieces)}
-    assert found == {0: {"number": 0}, 1: {"number": 1}, 2: None}  # The third was lost three times.
-
-
 def test_a_lost_gpu_ends_the_process_and_other_errors_do_not(monkeypatch):
     ended = []
     monkeypatch.setattr(os, "_exit", ended.append)

@@ -7,6 +7,10 @@ import numpy as np
 import oracles
 import polars as pl
 import pytest
+from golden_words import same
+from pages import key
+
+from tempscale_jobs.report.findings import changed
 
 pytest.importorskip("mteb")
 
@@ -17,8 +21,7 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate import analyses
 from tempscale_jobs.evaluate.findings import decide
 from tempscale_jobs.evaluate.summary import Part, mean_error, of_cell, score_errors
-from tempscale_jobs.evaluate.words import of_model
-from tempscale_jobs.report.text import with_error
+from tempscale_jobs.evaluate.words import of_model, to_do
 from tempscale_jobs.tables.evaluate import ROLES
 
 EDGES = [0, 24, 48]
@@ -64,80 +67,107 @@ def test_equal_values_have_the_earliest_temperature_as_best():
 
 
 KEY = {"model": "m", "tau": None, "split": "test", "subset": "default"}
+
+
+def under_both(rows):
+    """Rows under a first temperature, where nothing has moved, and under another."""
+    first, other = KEY | {"temperature": "τ 1.0"}, KEY | {"temperature": "τ 0.5"}
+    return [first | row | {"change": 0.0, "change_se": 0.0} for row in rows] + [other | row for row in rows]
+
+
+def moved(change, error, **where):
+    return {"task": "t", "name": "t", "change": change, "change_se": error} | where
+
+
+def scores(changes, errors):
+    """The tables of tasks a, b, … whose scores change so much."""
+    rows = [
+        moved(change, error, task=name, name=name, score=0.5, score_se=0.1, items=40)
+        for name, change, error in zip("abcd", changes, errors, strict=False)
+    ]
+    return {"evaluation": under_both(rows)}
+
+
+def over_tasks(change, error):
+    mean = {"over": "tasks", "type": None, "tasks": 3, "score": 0.5 + change, "change": change, "change_se": error}
+    return {"evaluation_types": [KEY | {"temperature": "τ 0.5", "change_spread_se": None, "relative": change / 0.5} | mean]}
+
+
+def lengths(errors, items=30):
+    rows = [moved(0.04, error, interval=edge, items=items, value=0.5) for edge, error in zip((0, 24), errors, strict=True)]
+    return {"evaluation_lengths": under_both(rows)}
+
+
+def ends(change, error):
+    return {"evaluation_ends": under_both([moved(change, error, figure="rank", end="longest", items=8, value=30.0)])}
+
+
+CHANGED, KNOWN = (0.04, -0.1, 0.03), (0.01, 0.02, 0.02)
+SAID = {
+    "tasks rise and fall, and their mean is noise": scores(CHANGED, KNOWN) | over_tasks(-0.01, 0.02),
+    "their mean falls": scores(CHANGED, KNOWN) | over_tasks(-0.01, 0.005),
+    "no task changes": scores((0.01, -0.02), (0.01, 0.02)) | over_tasks(-0.005, None),
+    "no error is known, as of clustering": scores((0.3, -0.02), (None, None)) | over_tasks(0.14, None),
+    "one error is not known": scores((0.3, -0.02), (0.2, None)) | over_tasks(0.14, None),
+    "one length changes": lengths((0.01, 0.03)), "no length changes": lengths((0.03, 0.03)),
+    "no error by length is known": lengths((None, None)), "29 items of each length": lengths((0.01, 0.03), items=29),
+    "an end rises": ends(12.0, 2.0), "an end falls": ends(-12.0, 2.0), "an end is noise": ends(3.0, 2.0),
+    "an end of no known error": ends(3.0, None),
+}  # fmt: skip
+
+
 SCORE = KEY | {
     "temperature": "τ 1.0", "task": "t", "score": 0.5, "score_se": 0.1, "items": 40, "change": 0.0, "change_se": 0.0,
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "by_length", "expected"),
+    [
+        ([(0.05, 0.01)], (0.0, 0.01), [("τ 0.9", "tune")]),
+        ([(0.05, 0.01)], (-0.2, 0.01), [("τ 0.9", "tune"), ("0–23", "")]),
+        ([(0.05, 0.01)], (-0.2, 0.2), [("τ 0.9", "tune")]), ([(0.05, 0.01), (0.09, 0.01)], (0.0, 0.01), [("τ 0.8", "tune")]),
+        ([(0.01, 0.01), (0.09, 0.01)], (0.0, 0.01), [("τ 0.8", "tune")]), ([(-0.05, 0.01)], (-0.2, 0.01), [("stay", "")]),
+        ([(0.01, 0.01)], (0.2, 0.01), [("stay", "")]), ([(0.05, None)], (0.0, 0.01), [("stay", "")]),
+        ([], (0.0, 0.01), [("--tau", "")]),
+    ],
+)  # fmt: skip
+def test_what_to_do_follows_from_the_mean_score(changes, by_length, expected):
+    """Another temperature is advised only where it raises the mean score beyond noise, with the length that it harms."""
+    over = {"model": "m", "tau": None, "over": "tasks", "type": None, "tasks": 3, "relative": None, "change_spread_se": None}
+    types = [over | {"temperature": "τ 1.0", "score": 0.5, "change": 0.0, "change_se": 0.0}]
+    labels = ("τ 0.9", "τ 0.8")
+    for label, (change, error) in zip(labels, changes, strict=False):
+        types.append(over | {"temperature": label, "score": 0.5 + change, "change": change, "change_se": error})
+    rows = [SCORE] + [SCORE | {"temperature": label} for label in labels[: len(changes)]]
+    change, error = by_length
+    lengths = [
+        row | {"interval": edge, "value": 0.5, "change": change * (row is not SCORE) * (edge == 0), "change_se": error}
+        for row in rows for edge in (0, 24)
+    ]  # fmt: skip
+    tables = {"evaluation": as_named(rows), "evaluation_types": pl.DataFrame(types), "evaluation_lengths": as_named(lengths)}
+    run = {
+        "command": "evaluate", "config": {"out": "o", "analysis": {"intervals": EDGES}}, "models": {"m": {}},
+        "command_line": {"file": None, "options": {"--task": ["--task", "SciFact"]}},
+    }  # fmt: skip
+    steps = to_do(tables | {"findings": decide(tables).frame()}, run, EDGES)
+    assert [command.split()[1] if command else "" for _, command in steps] == [command for _, command in expected]
+    for (text, command), (named, _) in zip(steps, expected, strict=True):
+        assert ("Leave the temperature at τ 1.0" if named == "stay" else named) in text
+        assert "--task SciFact" in command or not command
 
 
 def as_named(rows):
     return pl.DataFrame(rows, infer_schema_length=None).with_columns(pl.col("task").alias("name"))
 
 
-def sentences(**tables):
-    """What is said of the tables and of the findings in them."""
-    tables = {"evaluation": as_named([SCORE])} | tables
-    return of_model(tables | {"findings": decide(tables).frame()}, EDGES)
-
-
-def said(changes, errors, over=None, over_error=None):
-    """What is said of tasks a, b, … that change so much at τ 0.5."""
-    rows = [
-        SCORE | {"temperature": t, "task": name, "score": 0.5 + moved, "change": moved, "change_se": error}
-        for t, some, se in (("τ 1.0", [0.0] * len(changes), [0.0] * len(changes)), ("τ 0.5", changes, errors))
-        for name, moved, error in zip("abcd", some, se, strict=False)
-    ]  # fmt: skip
-    over = np.mean(changes) if over is None else over
-    types = [
-        KEY | {"temperature": "τ 0.5", "over": "tasks", "type": None, "tasks": len(changes), "score": 0.5 + over}
-        | {"change": over, "change_se": over_error, "change_spread_se": None, "relative": over / 0.5}
-    ]  # fmt: skip
-    return sentences(evaluation=as_named(rows), evaluation_types=pl.DataFrame(types))
-
-
-@pytest.mark.words
-def test_a_difference_is_claimed_only_beyond_its_error():
-    mean, raised, fallen = said([0.04, -0.1, 0.03], [0.01, 0.02, 0.02], over=-0.01, over_error=0.02)
-    assert "−0.010 ± 0.039 (−2 %) against τ 1.0: no difference" in mean
-    assert ("rise" in raised, raised.partition(": ")[2]) == (True, "a at τ 0.5 by 0.040 ± 0.020.")
-    assert ("fall" in fallen, fallen.partition(": ")[2]) == (True, "b at τ 0.5 by 0.100 ± 0.039.")
-    (mean, *_) = said([0.04, -0.1, 0.03], [0.01, 0.02, 0.02], over=-0.01, over_error=0.005)
-    assert "−0.0100 ± 0.0098 (−2 %) against τ 1.0: more than noise" in mean
-    # That nothing changes is said only where the errors are known.
-    assert len(said([0.01, -0.02], [0.01, 0.02])) == 2
-    for errors in ([None, None], [0.2, None]):  # As of clustering, whose items are not known.
-        (mean,) = said([0.3, -0.02], errors)
-        assert "± ? (28 %) against τ 1.0: it is not known" in mean
-
-
-@pytest.mark.parametrize(("errors", "told"), [
-    ((0.01, 0.03), "τ 0.5 at 0–23 tokens by 0.040 ± 0.020."), ((0.03, 0.03), "no temperature"), ((None, None), None),
-])  # fmt: skip
-def test_lengths_are_told_as_far_as_they_are_known(errors, told):
-    lengths = [
-        KEY | {"task": "t", "temperature": t, "interval": edge, "items": 30, "value": 0.5}
-        | {"change": 0.04 * (t != "τ 1.0"), "change_se": error if t != "τ 1.0" else 0.0}
-        for t in ("τ 1.0", "τ 0.5") for edge, error in zip((0, 24), errors, strict=True)
-    ]  # fmt: skip
-    found = sentences(evaluation_lengths=as_named(lengths))
-    assert len(found) == (told is not None)
-    assert told is None or told in found[0]
-    few = as_named([row | {"items": 29} for row in lengths])
-    assert sentences(evaluation_lengths=few) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "error", "told"), [(12.0, 2.0, True), (-12.0, 2.0, True), (3.0, 2.0, False), (3.0, None, False)]
-)
-def test_an_end_is_told_only_beyond_its_error(change, error, told):
-    ends = [
-        KEY
-        | {"task": "t", "temperature": t, "figure": "rank", "end": "longest", "items": 8, "value": 30.0 + c}
-        | {"change": c, "change_se": se}
-        for t, c, se in (("τ 1.0", 0.0, 0.0), ("τ 0.5", change, error))
-    ]
-    found = sentences(evaluation_ends=as_named(ends))
-    assert len(found) == told
-    assert not told or f"by {with_error(change, error)}, to {30 + change:.0f}." in found[0]
+def test_what_is_said_of_each_change():
+    """tests/golden/evaluate-sentences.txt has every sentence."""
+    lines = []
+    for name, rows in SAID.items():
+        tables = {key: pl.DataFrame(own, infer_schema_length=None) for key, own in (scores([0.0], [0.0]) | rows).items()}
+        lines += [f"# {name}", *of_model(tables | {"findings": decide(tables).frame()}, EDGES)]
+    same("evaluate-sentences.txt", "\n".join(lines) + "\n")
 
 
 def test_texts_whose_ids_come_again_are_called_by_their_places():
@@ -243,3 +273,42 @@ def test_a_schedule_has_no_place_in_the_grid_of_roles():
     (row,) = of_cell(evaluation, Temperature(0.5), unit, cell, None)[ROLES]
     assert (row["query_tau"], row["document_tau"], row["case"], row["score"]) == (0.5, 0.5, "both", 0.5)
     assert of_cell(evaluation, Temperature.of({"log_length": 64}), unit, cell, None)[ROLES] == []
+
+
+# --- findings ---------------------------------------------------------------------------------------------------------
+
+
+TASK = {"task": "t", "split": "test", "subset": "default"}
+
+
+def frame(rows):
+    return pl.DataFrame(rows, infer_schema_length=None)
+
+
+def cell(change, error, score=0.5, **where):
+    moved = {"score": score, "score_se": 0.1, "items": 40, "change": change, "change_se": error}
+    return TASK | moved | where
+
+
+def state(tables, figure, temperature="0.5"):
+    return decide(tables).of(figure, "MiniLM", temperature).state
+
+
+def test_splits_and_subsets_have_findings_of_their_own():
+    rows = [key(1.0) | cell(0.0, 0.0), key(0.5) | cell(0.1, 0.01), key(0.5) | cell(-0.1, 0.01, subset="en")]
+    tables = {"evaluation": frame(rows)}
+    assert [state(tables, changed(f"score, {name}")) for name in ("t/test", "t/test/en")] == ["up", "down"]
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"), [((0.01, 0.5), "up"), ((0.5, 0.01), "noise"), ((None, 0.01), "up"), ((None, None), "unknown")]
+)
+def test_a_mean_over_tasks_has_the_error_of_items_or_else_of_tasks(errors, expected):
+    mean = {"over": "type", "type": "STS", "tasks": 3, "score": 0.6, "change": 0.04}
+    mean |= dict(zip(("change_se", "change_spread_se"), errors, strict=True))
+    tables = {"evaluation": frame([key(1.0) | cell(0.0, 0.0)]), "evaluation_types": frame([key(0.5) | mean])}
+    assert state(tables, changed("mean score, STS")) == expected
+    found = decide(tables).of(changed("mean score, STS"), "MiniLM", "0.5")
+    assert ("spread" in found.rests_on) == (errors[0] is None)
+    other = {"evaluation_types": frame([key(0.5) | mean | {"over": "tasks", "type": None}])}
+    assert state(tables | other, changed("mean score")) == expected

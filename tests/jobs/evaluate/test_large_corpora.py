@@ -15,12 +15,12 @@ from tempscale import Encoder
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.evaluate import EvaluateConfig
 from tempscale_jobs.config.strict import checked
-from tempscale_jobs.errors import IncompleteRun
-from tempscale_jobs.evaluate import cells, documents, loaded_task, tasks
+from tempscale_jobs.evaluate import documents, loaded_task, tasks
 from tempscale_jobs.evaluate.run import score_missing
 from tempscale_jobs.evaluate.tasks import Evaluation
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.observing import Observer
 from tempscale_jobs.tables.evaluate import CELL_DOCUMENTS
 
 mteb = pytest.importorskip("mteb")
@@ -93,23 +93,20 @@ def scored(tmp_path, task_files, small_model, encoder, monkeypatch):
     return score
 
 
-class Stages:
+class Stages(Observer):
     """An observer that keeps (stage, total, done)."""
 
     def __init__(self, stages):
+        super().__init__()
         self.stages = stages
 
     def stage(self, name, total):
+        super().stage(name, total)
         self.stages.append([name, total, 0])
 
     def progress(self, done):
+        super().progress(done)
         self.stages[-1][2] = done
-
-    def say(self, what, note, seconds=None):
-        pass
-
-    def resize(self, total):
-        raise AssertionError("totals are known")
 
 
 def cells_of(out):
@@ -228,60 +225,13 @@ def test_tasks_of_mteb_with_subsets_splits_and_parts_of_an_aggregate(encoder):
     assert documents.calls(mteb.get_task("STSBenchmark"), model) == []
 
 
-# --- with actors ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.soak
-def test_two_workers_of_which_one_dies_and_a_resumed_run_give_the_bytes_of_one_worker(
-    no_ray, tmp_path, task_files, small_model, monkeypatch
-):
+def test_two_workers_give_the_bytes_of_one(no_ray, tmp_path, task_files, small_model, monkeypatch):
+    """That a piece is given out again when its worker dies is in test_cells.py and workers/test_growing.py."""
     monkeypatch.setattr(tasks, "PIECE_TEXTS", PIECE)
-    own = tasks_in(task_files)[:2]
-
-    def counting(log, kills):
-        def process(worker, spec):  # In here, so that a worker gets it by value.
-            import os
-            import time
-            from pathlib import Path
-
-            from tempscale_jobs.evaluate.documents import write_piece
-
-            folder, me = Path(log), os.getpid()
-            (folder / f"begun-{me}").touch()
-            deadline = time.monotonic() + 120
-            while len(list(folder.glob("begun-*"))) < 2 and time.monotonic() < deadline:
-                time.sleep(0.1)  # For the other worker, which may still load the model.
-            number = f"{spec['temperature']} {spec['piece']['first']}"
-            if kills and spec["piece"]["first"] == 2 * PIECE and not (folder / "killed").exists():
-                (folder / "killed").touch()
-                os._exit(9)
-            report = write_piece(worker, spec)
-            (folder / f"piece-{number}-{me}-{report['existed']}-{report['failure']}").touch()
-            return report
-
-        log.mkdir()
-        return process
-
-    with monkeypatch.context() as patch:
-        patch.setattr(documents, "write_piece", counting(tmp_path / "first", True))
-        patch.setattr(cells, "work_on", lambda *_: (_ for _ in ()).throw(IncompleteRun("stopped here")))
-        with pytest.raises(IncompleteRun, match="stopped here"):
-            evaluated(settings(tmp_path / "two", small_model, own, execution={"workers": 2}))
-    files = sorted(file.name.split("-") for file in (tmp_path / "first").glob("piece-*"))
-    assert len({file[1] for file in files}) == len(files) == 2 * PIECES
-    assert len({file[2] for file in files}) >= 2, "one worker embedded everything"
-    assert {tuple(file[3:]) for file in files} == {("False", "None")}
-    assert (tmp_path / "first" / "killed").exists()
-    there = {file: file.stat().st_mtime_ns for file in (tmp_path / "two" / CELL_DOCUMENTS).rglob("*.parquet")}
-    assert len(there) == 2 * PIECES
-    with monkeypatch.context() as patch:
-        patch.setattr(documents, "write_piece", counting(tmp_path / "second", False))
-        evaluated(settings(tmp_path / "two", small_model, own, execution={"workers": 2}))
-    again = [file.name.split("-") for file in (tmp_path / "second").glob("piece-*")]
-    assert {tuple(file[3:]) for file in again} == {("True", "None")}
-    assert len(again) == 2 * PIECES
-    assert not list((tmp_path / "two").rglob(f"{CELL_DOCUMENTS}/**/*.parquet"))
-    evaluated(settings(tmp_path / "one", small_model, own))
-    assert digests(tmp_path / "two", "tables") == digests(tmp_path / "one", "tables")
-    assert cells_of(tmp_path / "two") == cells_of(tmp_path / "one")
-    assert not (tmp_path / "one" / CELL_DOCUMENTS).exists()
+    one, two = tmp_path / "1", tmp_path / "2"
+    for out in (one, two):
+        evaluated(settings(out, small_model, tasks_in(task_files)[:2], execution={"workers": int(out.name)}))
+        assert not list(out.rglob(f"{CELL_DOCUMENTS}/**/*.parquet"))
+    assert digests(two, "tables") == digests(one, "tables")
+    assert cells_of(two) == cells_of(one)

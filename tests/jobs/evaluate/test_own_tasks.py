@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from score_tasks import retrieval_in
-from whole_run import as_lines
+from whole_run import as_lines, documented
 
 from tempscale import Encoder
 from tempscale.stats.sample import keyed_hash
@@ -18,7 +18,7 @@ from tempscale_jobs.errors import UsageError
 
 pytest.importorskip("mteb")
 
-from tempscale_jobs.evaluate import own_tasks, tasks
+from tempscale_jobs.evaluate import tasks
 from tempscale_jobs.evaluate.grid_model import Checkpoint, GridModel
 from tempscale_jobs.evaluate.own_tasks import build
 from tempscale_jobs.evaluate.scored import ScoringOptions, score
@@ -94,28 +94,13 @@ def test_roles_have_their_own_temperatures_and_are_embedded_once(retrieval, task
     assert len({main_score(cell) for cell in cells}) > 1
 
 
-@pytest.mark.proof
-def test_a_reranking_is_scored(tmp_path, task_texts, model, plain):
-    rows = [
-        {"query": text[:60], "positives": [text[60:]], "negatives": [other[60:] for other in task_texts[k + 1 : k + 8]]}
-        for k, text in enumerate(task_texts[:30])
-    ]
-    own = {"name": "r", "type": "reranking", "source": lines(tmp_path / "r.jsonl", rows)}
-    cell = score(task_of(own), model, Temperature(1.0), ScoringOptions(keep=False))
-    reciprocal = []
-    for row in rows:
-        cosine = plain.encode([t.strip() for t in row["positives"] + row["negatives"]]) @ plain.encode(row["query"])
-        reciprocal.append(1 / (1 + int((cosine[1:] > cosine[0]).sum())))
-    assert main_score(cell) == pytest.approx(np.mean(reciprocal), abs=1e-4)
-    assert all(row["found"] == 8 for row in cell.relevant)
-
-
 @pytest.mark.parametrize(("side", "text", "named"), [
     ("qrels", "query_id\tdoc_id\trel\nq0\tnowhere\t1\n", "1 × an unknown document, .* 'nowhere'"),
     ("qrels", "query_id\tdoc_id\trel\nnobody\td0\t1\nnone\td0\t1\n", "2 × an unknown query, .* 'nobody'"),
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\t0\n", "qrels.tsv"),
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\tmuch\n", "qrels.tsv:0: .* 'much'"),
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\tinf\n", "qrels.tsv:0: .* 'inf'"),
+    ("qrels", "query_id\tdoc_id\trel\nq0\td0\t0.5\n", "qrels.tsv:0: .* '0.5'"),
     ("qrels", "query_id\tdoc_id\trel\nq0\td0\t1\nq0\td0\t2\n", "qrels.tsv:1: .* 'q0' .* 'd0'"),
     ("qrels", "", "qrels.tsv"),
     ("corpus", '{"id": 1.5, "text": "a"}\n', "corpus.jsonl:0: .* id .* float"),
@@ -255,11 +240,11 @@ def test_the_relevance_has_many_names_and_a_row_without_it_is_refused(tmp_path, 
 
 def test_of_a_reranking_only_the_rows_asked_for_are_taken(tmp_path):
     rows = [
-        {"query": "first", "positives": ["a", "b"], "negatives": ["c"], "kind": "other"},
-        {"query": "second", "positives": ["b"], "negatives": ["b", "c"], "kind": "good"},
-        {"query": "third", "positives": ["d"], "negatives": ["b"], "kind": "good"},
+        {"query": "first", "positives": ["a", "b"], "negatives": ["c"], "kind": False},
+        {"query": "second", "positives": ["b"], "negatives": ["b", "c"], "kind": True},
+        {"query": "third", "positives": ["d"], "negatives": ["b"], "kind": True},
     ]
-    own = {"name": "r", "type": "reranking", "source": lines(tmp_path / "l.jsonl", rows), "where": {"kind": "good"}}
+    own = {"name": "r", "type": "reranking", "source": lines(tmp_path / "l.jsonl", rows), "where": {"kind": "true"}}
     data = task_of(own).dataset["default"]["test"]
     assert data["queries"].to_list() == [{"id": "q1", "text": "second"}, {"id": "q2", "text": "third"}]
     assert {row["id"]: row["text"] for row in data["corpus"]} == {"d0": "b", "d1": "c", "d2": "d"}
@@ -271,7 +256,7 @@ def test_of_a_reranking_only_the_rows_asked_for_are_taken(tmp_path):
 def test_of_an_sts_only_the_pairs_asked_for_are_taken_and_their_scores_are_the_range(tmp_path):
     rows = [
         {"sentence1": f"a{k}", "sentence2": f"b{k}", "score": score, "year": year}
-        for k, (score, year) in enumerate([(9, 2012), (1, 2013), ("2.5", 2013), (-7, 2014)])
+        for k, (score, year) in enumerate([(9, 2012), (1, 2013), ("2.5", 2013.0), (-7, 2014)])
     ]
     own = {"name": "s", "type": "sts", "source": lines(tmp_path / "l.jsonl", rows), "where": {"year": "2013"}}
     task = task_of(own)
@@ -342,13 +327,47 @@ def test_a_classification_needs_two_labels_on_either_side(tmp_path, more, told):
         build(own, 0, Words(), [0])
 
 
-def test_relevances_are_whole_numbers_and_conditions_hold_in_every_format():
-    config = OwnTask.model_validate({"name": "mine", "type": "sts", "source": "pairs.parquet"})
-    assert [own_tasks._score(config, "row 3", value) for value in (2, "1", 1.0)] == [2, 1, 1]
-    for wrong in (1.5, "0.5", "much", None):
-        with pytest.raises(UsageError, match="row 3"):
-            own_tasks._score(config, "row 3", wrong)
-    assert own_tasks._is_value(True, "true")
-    assert not own_tasks._is_value(False, "True")
-    assert own_tasks._is_value(1.0, "1")
-    assert own_tasks._is_value("1", "1")
+# --- ranks beyond the thousand that mteb keeps (S1 Table 3) -----------------------------------------------------------
+
+
+DOCUMENTS, QUERIES, WINDOW = 1200, 30, 16
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    """Short pieces of docstrings; every seventh is longer than the window."""
+    words = " ".join(row["text"] for row in documented("pyarrow")).split()
+    pieces = [" ".join(words[9 * k : 9 * k + (60 if k % 7 == 0 else 6)]) for k in range(DOCUMENTS)]
+    return {f"d{k}": piece for k, piece in enumerate(pieces)}
+
+
+@pytest.fixture(scope="module")
+def queries(corpus):
+    return {f"q{k}": corpus[f"d{7 * k + 3}"] for k in range(QUERIES)}
+
+
+RELEVANT = {f"q{k}": [f"d{(101 * k + 7) % DOCUMENTS}", f"d{7 * ((13 * k) % 150)}"] for k in range(QUERIES)}
+"""Documents at random, so that they stand anywhere in a ranking."""
+
+
+def test_every_rank_is_that_of_all_cosines(corpus, queries, small_model, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    own = retrieval_in(tmp_path, "random", corpus, queries, RELEVANT)
+    model = GridModel(Encoder.load(small_model, device="cpu", max_length=WINDOW), Checkpoint("tiny", "rev"))
+    cell = score(build(checked(OwnTask, own), 0), model, Temperature(1.0), ScoringOptions(keep=False))
+
+    plain = SentenceTransformer(small_model, device="cpu")
+    plain.max_seq_length = WINDOW
+    unit = [plain.encode(list(texts.values()), normalize_embeddings=True) for texts in (queries, corpus)]
+    cosine = unit[0].astype(np.float64) @ unit[1].T.astype(np.float64)
+    place = {document: k for k, document in enumerate(corpus)}
+    assert len(cell.relevant) == 2 * QUERIES
+    beyond = 0
+    for row in cell.relevant:
+        own = cosine[list(queries).index(row["query"])]
+        value = own[place[row["document"]]]
+        # Equal pieces tie, and rounding may exchange two that nearly do.
+        assert (own > value + 1e-6).sum() < row["rank"] <= (own > value - 1e-6).sum()
+        beyond += row["rank"] > 1000
+    assert beyond > 3

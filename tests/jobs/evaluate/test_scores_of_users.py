@@ -5,6 +5,8 @@ import json
 import numpy as np
 import pytest
 from score_tasks import retrieval_in
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Pooling, Transformer
 from sklearn.linear_model import LogisticRegression
 from whole_run import as_lines, documented
 
@@ -38,7 +40,11 @@ def tasks(tmp_path_factory):
         {"sentence1": one, "sentence2": one[: 3 * k] + other, "score": k}
         for k, (one, other) in enumerate(zip(texts[:30], texts[30:60], strict=True))
     ]
-    for name, rows in (("labels", labels), ("pairs", pairs)):
+    ranked = [
+        {"query": text[:60], "positives": [text[60:]], "negatives": [other[60:] for other in texts[k + 1 : k + 8]]}
+        for k, text in enumerate(texts[:30])
+    ]
+    for name, rows in (("labels", labels), ("pairs", pairs), ("ranked", ranked)):
         (folder / f"{name}.jsonl").write_text(as_lines(rows))
     corpus = {f"d{k}": text[60:] for k, text in enumerate(texts)}
     queries = {f"q{k}": text[:60] for k, text in enumerate(texts[:40])}
@@ -48,15 +54,13 @@ def tasks(tmp_path_factory):
         "classification": {"name": "sizes", "type": "classification"} | labelled,
         "clustering": {"name": "groups", "type": "clustering"} | labelled,
         "sts": {"name": "alike", "type": "sts", "source": str(folder / "pairs.jsonl")},
+        "reranking": {"name": "ranked", "type": "reranking", "source": str(folder / "ranked.jsonl")},
     }
 
 
 @pytest.fixture(scope="module", params=["bare", "dot", "prompts", pytest.param("the real one", marks=pytest.mark.soak)])
 def folder(request, small_model, minilm, tmp_path_factory):
     """A model's folder: without Normalize, compared by dot product, or with prompts."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Pooling, Transformer
-
     if request.param == "the real one":
         return minilm
     found = tmp_path_factory.mktemp("model") / "tiny"
@@ -67,10 +71,8 @@ def folder(request, small_model, minilm, tmp_path_factory):
     return found
 
 
-@pytest.mark.parametrize("kind", ["retrieval", "classification", "clustering", "sts"])
+@pytest.mark.parametrize("kind", ["retrieval", "classification", "clustering", "sts", "reranking"])
 def test_every_score_is_that_of_mteb_with_the_plain_model(folder, tasks, kind):
-    from sentence_transformers import SentenceTransformer
-
     settings = Settings.of(folder)
     encoder = Encoder.load(folder, device="cpu", prompt="")
     model = GridModel(encoder, Checkpoint("tiny", "rev", settings.similarity, settings if settings.has_prompts else None))

@@ -6,14 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from nights_by_hand import summary_row
+from nights_by_hand import finished_audit, summary_row
 from whole_run import as_lines, audited, documented
 
 from tempscale_jobs.cli.records import compare as print_comparison
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import compare, words
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, LENGTH_COLLAPSE
 
 pytestmark = pytest.mark.proof
 
@@ -33,13 +32,11 @@ def runs(tmp_path_factory, ray_session, small_model):
         (folder / f"{name}.jsonl").write_text(as_lines(records))
         audited(
             {
-                "out": str(folder / name),
-                "corpus": {"source": str(folder / f"{name}.jsonl")},
+                "out": str(folder / name), "corpus": {"source": str(folder / f"{name}.jsonl")}, "execution": {"workers": 1},
                 "embedding": {"models": [small_model], "temperatures": [0.5 if name == "c" else 1.0]},
                 "analysis": {"socm_sample": 0, "probe_sample": 0, "neighbours": 0, "intervals": EDGES},
-                "execution": {"workers": 1},
             }
-        )
+        )  # fmt: skip
     shutil.copytree(folder / "a", folder / "d", ignore=shutil.ignore_patterns("part-*.parquet"))
     return {name: str(folder / name) for name in (*corpora, "d")}
 
@@ -91,8 +88,7 @@ def test_what_a_temperature_does_is_told_on_the_same_texts(runs):
     for named in ("τ 1.0 in A", "τ 0.5 in B", "150 texts", "the temperature moved it"):
         assert named in said
     # The gap of the same texts is between the same ends.
-    texts = embedded(runs["a"])
-    which = np.searchsorted(EDGES, texts["tokens"].to_numpy(), side="right") - 1
+    which = np.searchsorted(EDGES, embedded(runs["a"])["tokens"].to_numpy(), side="right") - 1
     enough = [k for k in range(len(EDGES)) if (which == k).sum() >= 30]
     for name, value in (("a", "value_a_same_texts"), ("c", "value_b_same_texts")):
         vectors = np.stack(embedded(runs[name])["embedding"].to_numpy())
@@ -146,19 +142,13 @@ def test_the_command_prints_it_and_leaves_tables(runs, tmp_path, capsys):
         assert pl.read_parquet(tmp_path / "out" / f"compared_{table}.parquet").equals(getattr(found, table))
     moved_most = found.texts.row(0, named=True)
     assert f"{moved_most['tokens_a']} → {moved_most['tokens_b']}" in printed
-    assert "cosine_mean" in printed
+    assert "mean cosine" in printed
 
 
-def left(folder, **rows):
-    """A finished audit's figures in a folder: rows of collapse_summary by model."""
-    storage = Storage(str(folder))
-    summary = [summary_row(model, cosine_mean=mean, texts=10) for model, mean in rows.items()]
-    storage.write_table("tables/collapse_summary.parquet", COLLAPSE_SUMMARY.build_rows(summary))
-    cells = [dict.fromkeys(c.name for c in LENGTH_COLLAPSE.columns) | {"schema_version": 1}]
-    storage.write_table("tables/length_collapse.parquet", LENGTH_COLLAPSE.build_rows(cells))
-    models = {model: {"fingerprint": f"of {model}"} for model in rows}
-    storage.write_json("run.json", {"models": models, "config": {"analysis": {"intervals": EDGES}}})
-    return str(folder)
+def left(folder, **means):
+    """A finished audit of these mean cosines by model."""
+    rows = [summary_row(model, cosine_mean=mean, texts=10) for model, mean in means.items()]
+    return finished_audit(folder, *rows, config={"analysis": {"intervals": EDGES}})
 
 
 def test_what_is_no_audit_or_has_no_model_in_common_is_refused(tmp_path):
@@ -222,13 +212,8 @@ def test_embeddings_of_another_width_have_no_cosine_to_themselves():
 
 @pytest.mark.parametrize(
     ("fingerprint", "changed", "differs"),
-    [
-        ("sum:1", 0, False),
-        ("sum:2", 0, True),
-        ("ab12", 0, False),  # An earlier version's fingerprint is of another kind.
-        ("ab12", 3, True),
-        ("ab12", None, True),
-    ],
+    # An earlier version's fingerprint is of another kind.
+    [("sum:1", 0, False), ("sum:2", 0, True), ("ab12", 0, False), ("ab12", 3, True), ("ab12", None, True)],
 )
 def test_fingerprints_of_two_kinds_tell_nothing_and_texts_do(fingerprint, changed, differs):
     corpus = [SimpleNamespace(record={"corpus": {"fingerprint": one, "analysed": 9}}) for one in (fingerprint, "sum:1")]

@@ -5,13 +5,11 @@ import json
 import polars as pl
 import pytest
 from command_line import in_process
-from nights_by_hand import EDGES, summary_row
+from nights_by_hand import EDGES, finished_audit, night_row, recorded, summary_row
 
 from tempscale_jobs.nights import record as history
 from tempscale_jobs.nights.findings import of_comparison, of_nights, on_the_same_texts
 from tempscale_jobs.report.findings import Findings, changed
-from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, LENGTH_COLLAPSE
 from tempscale_jobs.tables.nights import COMPARED_FIGURES
 
 
@@ -36,23 +34,16 @@ def test_a_change_between_runs_is_decided_from_its_error(change, error, state):
     assert len(compared(change=change, change_se=error).rows) == 1  # Without embeddings nothing is known of the same texts.
 
 
-def audited(folder, **figures):
-    """A finished audit's figures in a folder."""
-    storage = Storage(str(folder))
-    row = summary_row("one", tau=1.0, texts=90, **figures)
-    storage.write_table("tables/collapse_summary.parquet", COLLAPSE_SUMMARY.build_rows([row]))
-    cells = [dict.fromkeys(c.name for c in LENGTH_COLLAPSE.columns) | {"schema_version": 1}]
-    storage.write_table("tables/length_collapse.parquet", LENGTH_COLLAPSE.build_rows(cells))
-    corpus = {"fingerprint": "sum:1", "analysed": 90}
-    known = {"models": {"one": {"fingerprint": "f", "max_length": 64}}, "corpus": corpus, "versions": {}, "tempscale": "0"}
-    config = {"corpus": {}, "analysis": {"intervals": EDGES}, "embedding": {}}
-    storage.write_json("run.json", known | {"config": config, "started": "2026-11-01T02:15:00+00:00"})
-    return str(folder)
-
-
 def test_a_comparison_prints_one_document_and_leaves_the_same_findings(tmp_path):
-    a = audited(tmp_path / "a", cosine_mean=0.1, cosine_se_superpopulation=0.01)
-    b = audited(tmp_path / "b", cosine_mean=0.25, cosine_se_superpopulation=0.02, socm_mean=0.4)
+    known = {"tau": 1.0, "texts": 90}
+    record = {
+        "corpus": {"fingerprint": "sum:1", "analysed": 90}, "versions": {}, "tempscale": "0",
+        "models": {"one": {"fingerprint": "f", "max_length": 64}},
+        "config": {"corpus": {}, "analysis": {"intervals": EDGES}, "embedding": {}}, "started": "2026-11-01T02:15:00+00:00",
+    }  # fmt: skip
+    before = summary_row("one", **known, cosine_mean=0.1, cosine_se_superpopulation=0.01)
+    after = summary_row("one", **known, cosine_mean=0.25, cosine_se_superpopulation=0.02, socm_mean=0.4)
+    a, b = (finished_audit(tmp_path / name, row, **record) for name, row in (("a", before), ("b", after)))
     code, out, err = in_process("compare", a, b, "--json", "--out", str(tmp_path / "out"))
     assert code == 0, err
     data = json.loads(out)
@@ -69,22 +60,8 @@ def test_a_comparison_prints_one_document_and_leaves_the_same_findings(tmp_path)
 
 
 def night(day, cosine, gate="passed", **more):
-    date = f"2026-11-0{day}"
-    known = {
-        "run": f"run{day}", "night": date, "name": "", "folder": date, "tempscale": "0", "corpus": "corpus.parquet",
-        "corpus_fingerprint": "c", "model_fingerprint": "f", "measured": '{"max_length": 64}', "gate_note": "",
-        "started": f"{date}T02:15:00+00:00", "finished": f"{date}T02:20:00+00:00", "gate": gate, "compared": True,
-        "gate_reason": "the gap grew" if gate == "failed" else "", "texts_added": 3, "texts_removed": 2, "texts_edited": 1,
-    }  # fmt: skip
-    figures = {"tau": 1.0, "texts": 80, "corpus_texts": 80, "cosine_mean": cosine, "cosine_se_superpopulation": 0.01}
-    return summary_row("m", **figures) | known | more
-
-
-def recorded(folder, *nights):
-    storage = Storage(str(folder / "history"))
-    for one in nights:
-        history.add(storage, [one])
-    return storage
+    reason = "the gap grew" if gate == "failed" else ""
+    return night_row(f"2026-11-0{day}", gate, gate_reason=reason) | {"model": "m", "cosine_mean": cosine} | more
 
 
 def test_the_last_night_is_compared_with_the_last_that_passed(tmp_path):

@@ -3,6 +3,7 @@
 import contextlib
 import http.server
 import json
+import shlex
 import socket
 import threading
 import time
@@ -56,6 +57,25 @@ def test_a_failure_is_posted_as_slack_reads_it(webhook):
     assert (":x:" in first, "2026-11-22" in first) == (True, True)
     assert reasons == ["• cosine_mean rose &lt;by&gt; 0.1 &amp; more"]
     assert report.endswith("nights/2026-11-22/report.html")
+
+
+@pytest.mark.parametrize(
+    ("before", "command"),
+    [
+        ("the nights/1", ["{here}/the nights/1", "{here}/nights/2"]), ("s3://b/1", ["s3://b/1", "{here}/nights/2"]),
+        ("s3://***@b/1", None), (None, None),
+    ],
+)  # fmt: skip
+def test_a_post_says_where_the_report_is_and_how_to_see_what_changed(webhook, tmp_path, monkeypatch, before, command):
+    monkeypatch.chdir(tmp_path)
+    failed = record("x")
+    failed["gate"] |= {} if before is None else {"compared_with": before}
+    notify.post_verdict(Gate(), failed, "nights/2")
+    _, _, report, *compare = webhook.got[0][1]["text"].split("\n")
+    assert report == f"report: {tmp_path}/nights/2/report.html"
+    printed = [shlex.split(line.partition(": ")[2]) for line in compare]
+    expected = command and ["tempscale", "compare", *(folder.format(here=tmp_path) for folder in command)]
+    assert printed == ([expected] if expected else [])
 
 
 @pytest.mark.proof

@@ -1,13 +1,14 @@
-"""Every command that a night, an audit of own vectors and a tune print is run as it is printed."""
+"""Every command that a night prints is run as it is printed; what each line means is in audit/test_again.py."""
 
 import html
 import json
 import re
 import shlex
+from pathlib import Path
 
-import polars as pl
 import pytest
 from command_line import in_process
+from left_behind import files_of
 from whole_run import as_lines, documented, read_record
 
 pytestmark = pytest.mark.proof
@@ -31,7 +32,6 @@ baseline = "latest"
 [execution]
 workers = 1
 """
-NIGHTS = ("2026-11-24", "2026-11-25")
 
 
 def printed(out, folder):
@@ -45,36 +45,21 @@ def printed(out, folder):
     return sorted(line for line in in_page if line.startswith("tempscale "))
 
 
-def recorded(folder):
-    """The bytes of the record of nights, by file."""
-    return {path: path.read_bytes() for path in (folder / "nights of it" / "history").rglob("*") if path.is_file()}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory, small_model, ray_session):
-    """A folder with two nights by a configuration file, and what each printed."""
-    folder = tmp_path_factory.mktemp("printed place")
-    (folder / "night ly.toml").write_text(TOML.replace("MODEL", json.dumps(small_model)))
-    texts = documented("pyarrow")[:90]
-    for night in NIGHTS:
-        (folder / f"it's $HOME {night}.jsonl").write_text(as_lines(texts))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        ended = [in_process("audit", "night ly.toml", "--cache", "ca che", "--night", night) for night in NIGHTS]
-    return folder, ended
-
-
-def test_a_night_prints_commands_that_end_well_and_keep_cache_thresholds_and_record(place, monkeypatch):
-    folder, ended = place
-    monkeypatch.chdir(folder)
-    before = recorded(folder)
-    assert len(before) >= 2
-    lines = []
-    for night, (code, out, err) in zip(NIGHTS, ended, strict=True):
+def test_a_night_prints_commands_that_end_well_and_keep_cache_thresholds_and_record(
+    tmp_path, small_model, ray_session, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("night ly.toml").write_text(TOML.replace("MODEL", json.dumps(small_model)))
+    advised = []
+    for night in ("2026-11-24", "2026-11-25"):
+        Path(f"it's $HOME {night}.jsonl").write_text(as_lines(documented("pyarrow")[:90]))
+        code, out, err = in_process("audit", "night ly.toml", "--cache", "ca che", "--night", night)
         assert code == 0, err
-        lines.append([line for line in printed(out, folder / "nights of it" / night) if line.startswith("tempscale audit")])
-    assert len(lines[0]) >= 2
-    for line in lines[0]:
+        advised.append([line for line in printed(out, Path("nights of it") / night) if line.startswith("tempscale audit")])
+    before = files_of("nights of it/history")
+    assert len(before) >= 2
+    assert len(advised[0]) >= 2
+    for line in advised[0]:
         words = shlex.split(line)
         code, _, err = in_process(*words[1:])
         assert code in (0, 1), err  # More texts than the threshold allows are a failed gate.
@@ -83,45 +68,4 @@ def test_a_night_prints_commands_that_end_well_and_keep_cache_thresholds_and_rec
         assert record["config"]["execution"]["cache"] == "ca che"
         assert record["gate"]["checks"] >= 2
         assert in_process(*words[1:])[0] == code  # The same command once more.
-    assert recorded(folder) == before
-
-
-def test_own_vectors_are_searched_by_queries_that_are_vectors(place, monkeypatch, tmp_path):
-    folder, _ = place
-    monkeypatch.chdir(tmp_path)
-    found = pl.read_parquet(folder / "nights of it" / NIGHTS[0] / "texts" / "**" / "*.parquet", hive_partitioning=False)
-    table = found.select(id="text_id", v="embedding", n="tokens")
-    table.write_parquet("own vectors.parquet")
-    table.head(20).select("id", w="v").write_parquet("asked.parquet")
-    own = ["audit", "--corpus", "own vectors.parquet", "--embedding-column", "v", "--length-column", "n"]
-    own += ["--intervals", "0,24"]
-    code, out, err = in_process(*own, "--out", "a")
-    assert code == 0, err
-    for line in printed(out, tmp_path / "a"):
-        assert in_process(*shlex.split(line)[1:])[0] == 0, line
-    code, _, err = in_process(*own, "--queries", "asked.parquet", "--queries-embedding-column", "w", "--out", "b")
-    assert code == 0, err
-    exposure = pl.read_parquet(tmp_path / "b" / "tables" / "exposure.parquet").filter(pl.col("asked_by") == "queries")
-    assert exposure["queries"].unique().to_list() == [20]
-    # Each query is one of the texts, and finds it first.
-    assert exposure["slots_share"].sum() > 0
-
-
-@pytest.mark.soak
-def test_what_an_audit_and_a_tune_print_next_is_run_to_its_end(place, monkeypatch):
-    folder, _ = place
-    monkeypatch.chdir(folder)
-    # So that both intervals hold enough texts: else no choice is advised.
-    asked = (folder / "night ly.toml").read_text().replace("sample = 60", "sample = 80").replace("[0, 24]", "[0, 60]")
-    (folder / "larger.toml").write_text(asked.replace("nights of it", "larger nights").replace("<= 70", "<= 85"))
-    code, out, err = in_process("audit", "larger.toml", "--night", NIGHTS[0])
-    assert code == 0, err
-    lines = [line for line in printed(out, folder / "larger nights" / NIGHTS[0]) if "tempscale tune" in line]
-    assert lines
-    for line in lines:
-        words = shlex.split(line)
-        code, out, err = in_process(*words[1:])
-        assert code == 0, err
-        for following in printed(out, folder / words[words.index("--out") + 1]):
-            if "DOCUMENTS" not in following and "QUERIES" not in following:
-                assert in_process(*shlex.split(following)[1:])[0] == 0, following
+    assert files_of("nights of it/history") == before

@@ -3,14 +3,13 @@
 import re
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
-from unittest import mock
 
 import polars as pl
 import pyarrow as pa
 import pytest
 from command_line import in_process
-from nights_by_hand import summary_row
+from nights_by_hand import finished_audit, recorded
+from nights_by_hand import night_row as row
 from whole_run import flipped
 
 from tempscale import Temperature
@@ -36,27 +35,6 @@ from tempscale_jobs.runs.folder import GIVEN, Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
 from tempscale_jobs.tables.nights import HISTORY
-
-MEASURED = '{"max_length": 512}'
-
-
-def row(night, gate="passed", model="aaaa", run=None, name="", **more):
-    figures = {"tau": 1.0, "texts": 80, "corpus_texts": 80, "cosine_mean": 0.3}
-    figures |= {"cosine_se": 0.0, "cosine_se_superpopulation": 0.01}
-    known = {
-        "run": run or f"run{night[-2:]}", "night": night, "name": name, "folder": night, "tempscale": "0",
-        "corpus": "corpus.parquet", "corpus_fingerprint": "c", "model_fingerprint": model, "measured": MEASURED,
-        "started": f"{night}T02:15:00+00:00", "finished": f"{night}T02:20:00+00:00", "gate": gate, "gate_reason": "",
-        "gate_note": "", "compared": True, "texts_added": 3, "texts_removed": 2, "texts_edited": 1,
-    }  # fmt: skip
-    return summary_row(f"model-{model}", **figures) | known | more
-
-
-def recorded(folder, *rows):
-    storage = Storage(str(folder / "history"))
-    for one in rows:
-        history.add(storage, [one])
-    return storage
 
 
 def baseline(storage, tonight):
@@ -95,9 +73,10 @@ def test_latest_is_the_last_night_that_passed(tmp_path):
     assert found.label == "the night of 2026-11-02 (run run02)"
     # Neither a later night nor the run itself.
     assert baseline(storage, row("2026-11-02")).row["night"] == "2026-11-01"
-    held_to_nothing = baseline(recorded(tmp_path / "other", row("2026-11-01", "none")), row("2026-11-02"))
-    assert held_to_nothing.row is None
-    assert "2026-11-01" in held_to_nothing.label
+    for gate, why in (("none", "2026-11-01"), ("failed", "failed")):
+        found = baseline(recorded(tmp_path / gate, row("2026-11-01", gate)), row("2026-11-02"))
+        assert found.row is None
+        assert why in found.label
 
 
 def test_in_one_undated_folder_each_night_is_kept_and_a_run_is_never_held_to_what_it_replaced(tmp_path):
@@ -136,8 +115,7 @@ def test_a_model_switch_with_a_new_temperature_is_one_and_a_new_temperature_alon
     with_the_old = [row("2026-11-02", model="bbbb", temperature="0.8"), row("2026-11-02", temperature="1.0")]
     added = history.latest(history.load(storage), with_the_old)
     assert (added[0].first, added[1].row["night"]) == (True, "2026-11-01")
-    elsewhere = baseline(storage, row("2026-11-02", model="bbbb", temperature="0.8", name="law"))
-    assert elsewhere.first
+    assert baseline(storage, row("2026-11-02", model="bbbb", temperature="0.8", name="law")).first
 
 
 @pytest.mark.parametrize(
@@ -155,8 +133,7 @@ def test_models_of_the_night_before_that_a_night_does_not_measure_are_named(tmp_
 @pytest.mark.words
 def test_a_night_that_was_compared_with_none_is_no_baseline_unless_accepted_and_the_first_one_is(tmp_path):
     switched = '{"max_length": 256}'
-    first = baseline(recorded(tmp_path), row("2026-11-01"))
-    assert first.first
+    assert baseline(recorded(tmp_path), row("2026-11-01")).first
     storage = recorded(tmp_path, row("2026-11-01"), row("2026-11-02", measured=switched, compared=False))
     found = baseline(storage, row("2026-11-03", measured=switched))
     assert (found.row, found.first, found.other) == (None, False, True)
@@ -213,15 +190,8 @@ def test_another_window_than_last_night_is_refused_unless_one_is_asked_for(tmp_p
         check_windows(tonight, None)
     for named in ("2026-11-02", "tiny", "--max-length 512", "--max-length 256"):
         assert named in str(error.value)
-    other = replace(run, models=[replace(model, fingerprint="bbbb")])
-    check_windows(replace(tonight, run=other), None)
+    check_windows(replace(tonight, run=replace(run, models=[replace(model, fingerprint="bbbb")])), None)
     check_windows(replace(tonight, record=RecordOfNights(history=storage.root, name="others")), None)
-
-
-def test_names_tell_apart_what_shares_a_record(tmp_path):
-    storage = recorded(tmp_path, row("2026-11-01", name="news"), row("2026-11-02", name="law"))
-    assert baseline(storage, row("2026-11-03", name="news")).row["night"] == "2026-11-01"
-    assert baseline(storage, row("2026-11-03", name="code")).row is None
 
 
 def night_folder(tmp_path, night, run):
@@ -245,13 +215,15 @@ def test_pruning_keeps_tables_reports_and_the_last_nights(tmp_path):
     assert prune_record(record, None, 2) == []
 
 
-def test_nights_are_kept_not_folders_and_the_running_one_is_spared(tmp_path):
-    every = [(f"2026-11-0{day}", which) for day in (1, 2, 3) for which in "ab"]
-    folders = {f"{night}-{which}": night_folder(tmp_path, f"{night}-{which}", f"{night}{which}") for night, which in every}
-    rows = [row(night, run=f"{night}{which}", folder=f"{night}-{which}") for night, which in every]
-    record = recorded(tmp_path, *(one | {"started": f"{one['night']}T0{k}:00:00"} for k, one in enumerate(rows)))
-    assert prune_record(record, None, 2, "2026-11-01-b") == ["2026-11-01-a"]
-    assert [name for name, folder in folders.items() if not folder.exists("texts")] == ["2026-11-01-a"]
+def test_nights_are_kept_not_folders_the_running_one_is_spared_and_names_are_pruned_apart(tmp_path):
+    every = [(f"2026-11-0{day}", name) for day in (1, 2, 3) for name in ("law", "news")]
+    folders = {f"{name}-{night}": night_folder(tmp_path, f"{name}-{night}", f"{name}{night}") for night, name in every}
+    rows = [row(night, name=name, run=f"{name}{night}", folder=f"{name}-{night}") for night, name in every]
+    record = recorded(tmp_path, *rows)
+    assert prune_record(record, None, 2, "news-2026-11-01") == ["law-2026-11-01"]
+    assert prune_record(record, "news", 1) == ["news-2026-11-01", "news-2026-11-02"]
+    kept = ["law-2026-11-02", "law-2026-11-03", "news-2026-11-03"]
+    assert sorted(name for name, folder in folders.items() if folder.exists("texts")) == kept
 
 
 @pytest.mark.parametrize(
@@ -280,16 +252,6 @@ def test_a_night_in_a_deeper_folder_and_behind_a_link_among_the_nights_is_pruned
     assert sorted(prune_record(record, None, 1)) == ["2026/11-01", "link"]
     assert not deep.exists("texts")
     assert not other.exists("texts")
-
-
-def test_nights_of_one_name_are_pruned_without_those_of_another(tmp_path):
-    every = [(f"2026-11-0{day}", name) for day in (1, 2) for name in ("law", "news")]
-    folders = {f"{name}-{night}": night_folder(tmp_path, f"{name}-{night}", f"{name}{night}") for night, name in every}
-    rows = [row(night, name=name, run=f"{name}{night}", folder=f"{name}-{night}") for night, name in every]
-    record = recorded(tmp_path, *rows)
-    assert prune_record(record, "news", 1) == ["news-2026-11-01"]
-    assert [name for name, folder in folders.items() if not folder.exists("texts")] == ["news-2026-11-01"]
-    assert prune_record(record, None, 1) == ["law-2026-11-01"]
 
 
 def tonight(tmp_path, night="2026-11-03"):
@@ -338,6 +300,9 @@ def test_texts_are_compared_with_those_of_the_night_before_unless_they_are_gone(
     texts_of(before, {"b": "2", "c": "0", "x": "9"})
     texts_of(before, {"b": "2"}, "n")  # Another model's, of the same texts but for those it rejected.
     assert changed_texts(now, this) == {"texts_added": 3, "texts_removed": 1, "texts_edited": 1}
+    before.write_json("run.json", {"run": "another"})  # It took the folder.
+    assert count_changed_texts(now, this) == unknown
+    before.write_json("run.json", {"run": "run02"})
     now.run.storage.remove("texts")
     assert count_changed_texts(now, this) == unknown
     texts_of(now.run.storage, {"a": "1"})
@@ -353,11 +318,12 @@ def measured_by(max_length, **analysis):
 
 
 def test_a_finished_audit_is_the_baseline_of_what_is_measured_alike(tmp_path):
-    storage, (settings, window) = Storage(str(tmp_path / "audit")), measured_by(512)
-    table = COLLAPSE_SUMMARY.build_rows([{c.name: row("2026-11-01")[c.name] for c in COLLAPSE_SUMMARY.columns}])
-    storage.write_table("tables/collapse_summary.parquet", table.drop_columns(["prefix_gap"]))
+    settings, window = measured_by(512)
     models = {"model-aaaa": {"fingerprint": "aaaa"} | window}
-    storage.write_json("run.json", {"run": "run01", "config": settings, "models": models})
+    measured = {column.name: row("2026-11-01")[column.name] for column in COLLAPSE_SUMMARY.columns}
+    storage = Storage(finished_audit(tmp_path / "audit", measured, run="run01", config=settings, models=models))
+    table = storage.read_table("tables/collapse_summary.parquet")
+    storage.write_table("tables/collapse_summary.parquet", table.drop_columns(["prefix_gap"]))
     alike, longer = (history.measured(*measured_by(length)) for length in (512, 256))
     other = history.measured(*measured_by(512, neighbours=10))
     nights_rows = [
@@ -381,10 +347,12 @@ def test_a_finished_audit_is_the_baseline_of_what_is_measured_alike(tmp_path):
 
 def test_a_run_of_another_command_is_no_baseline(tmp_path):
     storage = Storage(str(tmp_path / "folder"))
-    for record, told in (({"command": "pairs"}, "pairs"), ({}, "another command")):
+    for record, told in (({"command": "pairs", "run": "1"}, "pairs"), ({}, "another command")):
         storage.write_json("run.json", record)
         with pytest.raises(UsageError, match=f"folder.*{told}"):
             history.of_run(storage.root, [])
+        with pytest.raises(UsageError):
+            history.check_baseline(storage.root)
 
 
 def test_the_record_is_printed_and_drawn(tmp_path, capsys):
@@ -397,18 +365,6 @@ def test_the_record_is_printed_and_drawn(tmp_path, capsys):
     assert [words[0] for words in printed] == [one["night"] for one in every]
     assert ["failed" in words for words in printed] == [False, True, False]
     assert "model-b2" in (tmp_path / "history" / "history.html").read_text()
-
-
-def test_each_night_of_the_charts_has_its_error_and_its_state(tmp_path):
-    record = history.load(recorded(tmp_path, row("2026-11-01"), row("2026-11-02", "failed"), row("2026-11-03", model="b2")))
-    drawing = charts.chart(record, "cosine_mean", "mean cosine")
-    assert [tuple(row[:3]) for row in drawing.table.rows[::-1]] == record.select("night", "model", "gate").rows()
-    chart = drawing.chart.to_dict()
-    points = chart["layer"][0]["data"]["values"] if "data" in chart["layer"][0] else chart["data"]["values"]
-    first = record.row(0, named=True)
-    assert [p["state"] for p in points] == ["passed", "failed", "passed"]
-    assert points[0]["high"] - points[0]["value"] == pytest.approx(1.96 * first["cosine_se_superpopulation"])
-    assert chart["layer"][3]["data"]["values"] == [{"night": "2026-11-03", "model": "model-b2"}]
 
 
 def test_two_models_a_night_are_no_switch(tmp_path):
@@ -469,8 +425,7 @@ def test_a_foreign_part_takes_no_other_night_with_it(tmp_path, column, value):
     part = HISTORY.build_rows([row("2026-11-02")])
     part = part.set_column(part.schema.get_field_index(column), column, value)
     storage.write_table("part-20261102T000000-foreign.parquet", part)
-    found = history.read(storage)
-    assert found.damaged == ["part-20261102T000000-foreign.parquet"]
+    assert history.read(storage).damaged == ["part-20261102T000000-foreign.parquet"]
     assert baseline(storage, row("2026-11-03")).row["night"] == "2026-11-01"
 
 
@@ -529,36 +484,9 @@ def test_a_damaged_baseline_is_not_compared_with_and_ends_no_night(tmp_path):
     assert "collapse_summary" in found.label
 
 
-def test_a_run_of_pairs_with_its_tables_is_no_baseline(tmp_path):
-    storage = Storage(str(tmp_path / "pairs"))
-    storage.write_json("run.json", {"command": "pairs", "run": "1"})
-    storage.write_table("tables/pairs.parquet", pa.table({"a": [1]}))
-    with pytest.raises(UsageError, match="tempscale pairs"):
-        history.check_baseline(storage.root)
-
-
-def test_why_a_night_is_no_baseline_is_said_by_what_its_gate_did():
-    ways = [history._state({"gate": gate}) for gate in ("none", "failed", "passed")]
-    assert len(set(ways)) == 3
-    assert "failed" in ways[1]
-
-
 def test_notes_in_brief_name_each_kind_once():
     judged = {"first_nights": [], "not_compared": [], "unknown_noise": ["cosine_mean", "socm_mean"]}
     (unknown,) = notes_in_brief(judged)
     assert unknown.startswith("2 ")
     assert notes_in_brief(judged | {"unknown_noise": []}) == []
     assert len(notes_in_brief(judged | {"not_compared": ["a"], "first_nights": ["b"]})) == 3
-
-
-def test_changed_texts_are_not_counted_against_a_folder_that_another_run_took(tmp_path):
-    """The night before was of run 1, and its folder holds run 2 now."""
-    before = row("2026-11-23", run="1")
-    folder = tmp_path / "before"
-    Storage(str(folder)).write_json("run.json", {"run": "2"})
-    rows = pl.DataFrame([before | {"folder": str(folder), "name": "", "run": "1", "night": "2026-11-23"}])
-    known = SimpleNamespace(rows=rows, damaged=[])
-    asked = SimpleNamespace(history=None, record=SimpleNamespace(name=""), folder=str(tmp_path / "tonight"), run=None)
-    with mock.patch.object(history, "read", return_value=known):
-        counts = count_changed_texts(asked, {"run": "3", "night": "2026-11-24"})
-    assert set(counts.values()) == {None}

@@ -174,16 +174,13 @@ def test_another_model_fails_where_no_drift_is_checked_but_not_at_temperatures_w
     kept.end("2026-11-01", **both)
     assert len(kept.end("2026-11-02", changed, **both)["failed"]) == 2
     judged = kept.end("2026-11-03", changed, **both, temperatures=[0.8], thresholds=["texts >= 2000"])
-    assert [" at 0.8" in reason for reason in judged["failed"]] == [True, True]
+    assert [" at τ 0.8" in reason for reason in judged["failed"]] == [True, True]
 
 
 def test_nothing_is_said_of_models_where_no_baseline_is_asked_for(kept):
     kept.end("2026-11-01")
     judged = kept.end("2026-11-02", {"m": of("bbbb")}, baseline=None, thresholds=["texts >= 1"])
     assert (judged["verdict"], judged["first_nights"]) == ("passed", [])
-
-
-# ---------------------------------------------------------------------------------------- what a reader sees
 
 
 def test_the_verdict_and_what_else_is_to_be_known_are_in_every_place(kept):
@@ -204,6 +201,13 @@ def test_the_verdict_and_what_else_is_to_be_known_are_in_every_place(kept):
     passed, other = ({"night": "2026-11-03", "gate": judged} for judged in (begun, failed))
     assert len(notify.github_lines(passed)) == 2
     assert notify.github_lines(other) == [line for line in notify.github_lines(other) if line.startswith("::error")]
+
+
+def test_a_night_names_the_run_that_it_is_compared_with(kept):
+    assert "compared_with" not in kept.end("2026-11-01")
+    first = kept.end("2026-11-02")["compared_with"]
+    assert first.startswith("/")
+    assert first.endswith("2026-11-01")
 
 
 def test_a_record_of_an_older_version_has_no_notes_and_is_shown(kept):

@@ -5,12 +5,15 @@ import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from reports_by_hand import filled
 from whole_run import as_lines
 
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.strict import checked
-from tempscale_jobs.pairs import chunks
+from tempscale_jobs.corpus import sources
+from tempscale_jobs.pairs import chunks, terminal
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.pairs import PAIRS_SUMMARY
 
 
 def chunked(tmp_path, source, **options):
@@ -120,3 +123,20 @@ def test_long_texts_are_cut_and_chunks_end_by_pairs_or_characters_of_distinct_te
     assert same == found
     index, found, _ = chunked(tmp_path, tmp_path / "p.csv", limit=2)
     assert (index.read, len(found)) == (2, 2)
+
+
+def test_a_source_that_was_read_is_not_read_again(tmp_path, monkeypatch):
+    source = tmp_path / "pairs.jsonl"
+    source.write_text(as_lines([{"text_a": f"a {k}", "text_b": f"b {k}"} for k in range(5)]))
+    config = checked(PairsConfig, {"out": str(tmp_path / "run"), "pairs": {"source": str(source)}})
+    first = chunks.chunk(Storage(config.out), config.pairs, config.out)
+    monkeypatch.setattr(sources, "unchanged", None)  # Nothing is read.
+    assert chunks.chunk(Storage(config.out), config.pairs, config.out) == first
+    assert first.pairs == 5
+
+
+def test_rejected_pairs_are_said_where_there_are_many():
+    summary = filled(PAIRS_SUMMARY, {"reference": None, "pairs": 60})[PAIRS_SUMMARY.name]
+    facts = {"pairs": 60, "pairs_rejected": 30, "rejected_reasons": {"empty": 30}}
+    assert "33.3 %" in terminal.ending(summary, facts, "runs/pairs").to_do
+    assert terminal.ending(summary, facts | {"pairs_rejected": 0, "rejected_reasons": {}}, "runs/pairs").to_do == ""

@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,7 +11,7 @@ from tempscale.second_order.socm import socm_pairs
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.strict import checked
-from tempscale_jobs.pairs import chunks
+from tempscale_jobs.pairs import chunks, socm
 from tempscale_jobs.pairs.socm import measure_chunk
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
@@ -116,3 +117,8 @@ def test_a_chunk_whose_every_text_fails_is_rejected_whole(tmp_path, tiny_folder,
     measure_chunk(worker, 0, *work)
     assert [storage.rows(name) for name in storage.list("partials/pairs")] == [0, 0]
     assert ["IndexError: index out of range" in row["reason"] for row in left_out(storage)] == [True] * 2
+
+
+def test_a_chunk_without_pairs_has_no_figures():
+    nothing = np.zeros(0, dtype=np.int64)
+    assert socm._figures(None, None, socm._Chunk([], nothing, nothing, None, {}), {}).shape == (3, 0)

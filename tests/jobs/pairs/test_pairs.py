@@ -2,7 +2,6 @@
 
 import hashlib
 import math
-import shutil
 
 import numpy as np
 import oracles
@@ -11,13 +10,10 @@ import pytest
 from command_line import in_process, said
 from golden_words import ending, masked, same
 from plain_audit import PlainBert
-from whole_run import as_lines, checked_json, digests, paired, read_record, read_tables
+from whole_run import as_lines, checked_json, paired, read_record, read_tables
 
-from tempscale_jobs.config.pairs import PairsConfig
-from tempscale_jobs.config.strict import checked
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.pairs import chunks
-from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.report.findings import changed
 
 MAX_LENGTH = 48
 
@@ -161,32 +157,9 @@ def test_the_folder_is_whole(finished, tables):
 def test_it_ends_with_the_main_figures(finished, figures, capsys):
     text = ending("pairs", finished, capsys)
     first, second = (figures[tau][:, 2] for tau in (1.0, 0.8))
-    assert f"Mean SOCM {first.mean():.2f} ± " in said(text)
-    assert f"τ 0.8 changes it by {(second - first).mean():.3f} ± ".replace("-", "−") in said(text)
+    assert f" {first.mean():.2f} ± " in said(text)
+    assert f" 0.8 changes it by {(second - first).mean():.3f} ± ".replace("-", "−") in said(text)
     same("pairs-ending.txt", masked(text, finished))
-
-
-@pytest.mark.soak
-def test_two_workers_in_shuffled_order_after_a_kill_give_the_same_bytes(finished, source, tmp_path):
-    out = tmp_path / "run"
-    data = settings(source, out, workers=2, shuffle_seed=5)
-    shutil.copytree(finished, out)
-    (out / "run.json").unlink()
-    shutil.rmtree(out / "tables")
-    config = checked(PairsConfig, data)
-    chunks.chunk(Storage(str(out)), config.pairs, config.out)
-    parts = sorted(out.glob("partials/pairs/*/*/part-*.parquet"))
-    assert [part.name[-9] for part in parts] == ["0", "1", "2"] * 2
-    # A chunk is done once every temperature has its part: the second and the third are not.
-    for part in (parts[1], parts[2], parts[5]):
-        part.unlink()
-    (parts[0].parent / ".writing-cut").write_bytes(b"half")
-    kept = {part: part.stat().st_mtime_ns for part in (parts[0], parts[3])}
-    paired(data)
-    assert all(part.stat().st_mtime_ns == when for part, when in kept.items()), "finished parts were done again"
-    assert digests(out, "") == digests(finished, "")
-    assert len(digests(out, "")) == 10
-    assert not list(out.rglob(".writing-*"))
 
 
 @pytest.mark.soak
@@ -219,10 +192,16 @@ def test_the_published_value_with_exponents_under_a_temperature_by_role(source, 
 
 def test_findings_are_printed_as_json(finished, tables):
     data = checked_json("pairs", finished)
-    means = {row["temperature"]: row["value"] for row in data["findings"] if row["figure"] == "socm_mean"}
-    assert means == dict(tables["pairs_summary"].select("temperature", "socm_mean").iter_rows())
+    told = {(row["figure"], row["temperature"]): row for row in data["findings"]}
+    for row in tables["pairs_summary"].to_dicts():
+        mean = told["socm_mean", row["temperature"]]
+        assert (mean["state"], mean["value"], mean["error"]) == ("measured", row["socm_mean"], row["socm_se"])
+        assert told["truncated_share", row["temperature"]]["value"] == row["truncated_share"]
+    moved = told[changed("socm_mean"), "0.8"]
+    assert (moved["value"], moved["error"]) == (row["socm_change"], row["socm_change_se"])
+    assert (changed("socm_mean"), "1.0") not in told
     (answer,) = data["answers"].values()
-    assert f"{means['0.8']:.2f}" in answer
+    assert f"{told['socm_mean', '0.8']['value']:.2f}" in answer
 
 
 @pytest.mark.proof
@@ -246,20 +225,15 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, source
 
 
 @pytest.mark.proof
-def test_wrong_usage_and_wrong_input_are_a_sentence_and_exit_code_2(tmp_path):
-    good, bad = tmp_path / "good.csv", tmp_path / "bad.jsonl"
-    good.write_text("text_a,text_b\none,two\n")
-    bad.write_text('{"text_a": "", "text_b": "x"}\n{"text_a": "x", "text_b": null}\n')
-    for number, (source, options, named) in enumerate(
-        [
-            (good, ["--column-b", "c"], "no column 'c'; it has 'text_a', 'text_b'"),
-            (good, ["--column-a", "text_b"], "--column-a and --column-b both name 'text_b'"),
-            (bad, [], "2 rows read, all rejected (1 × text_a: the text is empty, 1 × text_b"),
-            (good, ["--alpha", "-1"], "socm.alpha (--alpha) = -1.0"),
-            (good, ["--beta", "nan"], "socm.beta (--beta) = nan"),
-        ]
-    ):
-        code, _, err = in_process("pairs", "--pairs", str(source), *options, "--out", str(tmp_path / f"run{number}"))
-        assert code == 2, err
-        assert named in said(err), err
-        assert "Traceback" not in err
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--column-a", "text_b"], "--column-a and --column-b both name 'text_b'"),
+        (["--alpha", "-1"], "socm.alpha (--alpha) = -1.0"), (["--beta", "nan"], "socm.beta (--beta) = nan"),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_a_sentence_and_exit_code_2(tmp_path, options, named):
+    """What the first rows tell is in cli/test_refused_before_ray.py."""
+    (tmp_path / "good.csv").write_text("text_a,text_b\none,two\n")
+    code, _, err = in_process("pairs", "--pairs", str(tmp_path / "good.csv"), *options, "--out", str(tmp_path / "run"))
+    assert (code, named in said(err), "Traceback" in err) == (2, True, False), err

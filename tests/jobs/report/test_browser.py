@@ -58,8 +58,7 @@ def test_texts_are_searched_as_one_types(tmp_path):
         field.value = words; field.dispatchEvent(new window.Event("input"));
         seen[words] = [left(), document.querySelector(".find output").textContent];
       }"""
-    tables = tables_of(text="Some Plain words of a text")
-    seen = drawn(rendered(tables, RUN), tmp_path, 768, ask)
+    seen = drawn(rendered(tables_of(text="Some Plain words of a text"), RUN), tmp_path, 768, ask)
     assert seen["all"] == 10  # Two temperatures: a text of two rankings, a pair of near-duplicates, a pair of two rankings.
     assert seen["no such words"] == [0, "0 of 10 rows"]
     assert seen["plain   TEXT"] == [10, "10 of 10 rows"]

@@ -5,6 +5,7 @@ import json
 import unicodedata
 from types import SimpleNamespace
 
+import pytest
 from pages import EVIL, HOSTILE, STEERS, Page, specs_of
 from rich.console import Console
 
@@ -12,6 +13,7 @@ from tempscale_jobs.errors import visible
 from tempscale_jobs.report import page
 from tempscale_jobs.report.screen import Screen, print_table
 from tempscale_jobs.report.sections import Drawing, Figure, Part, Report, Section, Table
+from tempscale_jobs.report.shell import folder_for
 from tempscale_jobs.runs import sealed
 
 
@@ -37,8 +39,7 @@ def test_what_is_escaped_are_unicodes_own_categories():
 
 
 def test_every_character_that_steers_is_an_escape_in_json_which_is_the_same_json():
-    every = "".join(map(chr, [*range(0xA0), 0x2028, 0x2029]))
-    value = {"a": EVIL, "b": ["\x85", {"c": every}]}
+    value = {"a": EVIL, "b": ["\x85", {"c": "".join(map(chr, [*range(0xA0), 0x2028, 0x2029]))}]}
     data = sealed.dumps(value)
     assert not STEERS.search(data.decode())
     assert sealed.loads(data) == value
@@ -62,8 +63,7 @@ def test_the_texts_of_a_page_and_of_its_figures_are_shown_and_not_obeyed():
     given = {"data": [{"id": "a\x1b[2Jb", "value": 1.5}], "title": ["\x9bm", None, True]}
     shown = page.shown_in(given)
     assert shown == {"data": [{"id": r"a\x1b[2Jb", "value": 1.5}], "title": [r"\x9bm", None, True]}
-    chart = SimpleNamespace(to_dict=lambda validate: given)
-    made = page.page(report_of(EVIL, chart), {"out": EVIL})
+    made = page.page(report_of(EVIL, SimpleNamespace(to_dict=lambda validate: given)), {"out": EVIL})
     html = made.html.replace(page.vega_bundle(), "")
     assert html.count("\\x1b[2J") > 12
     assert "5\u00a0±\u00a02" in html
@@ -90,3 +90,28 @@ def test_markup_in_a_text_stays_text():
     assert seen.text.count('</script><script>alert("x")</script>') >= 20
     assert "{{ 7*7 }}" in seen.text
     assert specs_of(hostile)["m0-chart"] == {"title": HOSTILE.replace("\u2028", "\\u2028")}
+
+
+@pytest.mark.parametrize(
+    ("root", "before"),
+    [("runs/a", "runs/a-"), ("runs/a/", "runs/a-"), ("s3://b", "s3://b/"), ("s3://b/", "s3://b/"), ("s3://b/x", "s3://b/x-"),
+     ("/", "/"), ("-o", "./-o-"), ("file:///r", "file:///r-")],
+)  # fmt: skip
+def test_a_new_folder_is_where_the_run_may_write(root, before):
+    found = folder_for(["audit"], root, "more")
+    assert found.startswith(f"{before}more-")
+    assert found != folder_for(["pairs"], root, "more")
+
+
+@pytest.mark.parametrize("columns", ["0", "-3", "1", "40"])
+def test_a_terminal_of_no_width_shows_what_is_printed(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    Screen().print("error: sentence", soft_wrap=True)
+    assert "sentence" in capsys.readouterr().out
+
+
+def test_cells_of_tables_show_no_secret(capsys):
+    print_table(Screen(width=200), ["folder"], [["s3://KEY:SECRET@bucket/x"]])
+    printed = capsys.readouterr().out
+    assert "SECRET" not in printed
+    assert "bucket/x" in printed

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from tempscale_jobs.audit.run import audit
 from tempscale_jobs.config.audit import resolve
-from tempscale_jobs.errors import UsageError
+from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs import folder, provenance
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
@@ -125,3 +126,30 @@ def test_no_address_in_a_configuration_keeps_its_secrets():
     shown = without_secrets(config)
     assert "SECRET" not in json.dumps(shown)
     assert json.dumps(shown).count("s3://***@bucket/x") == 12
+
+
+def test_a_model_without_prompts_and_a_window_that_it_does_not_have_are_refused(tmp_path, tiny_folder):
+    models = [str(tiny_folder())]
+    assert folder.window(resolved(tmp_path, models=models, max_length=32)) == 32
+    with pytest.raises(UsageError, match="4096"):
+        folder.window(resolved(tmp_path, models=models, max_length=4096))
+    with pytest.raises(UsageError, match="--prompts model"):
+        folder.find_models(resolved(tmp_path, models=models, prompts="model"))
+
+
+def test_a_model_whose_weights_were_exchanged_ends_the_run_as_incomplete(tmp_path, tiny_folder):
+    path = tiny_folder()
+    run = folder.begin(resolved(tmp_path / "run", models=[str(path)]))
+    folder.check_models(run)
+    weights = path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"abcd")
+    with pytest.raises(IncompleteRun, match="exchanged"):
+        folder.check_models(run)
+
+
+def test_the_revision_of_a_hub_name_is_in_the_record(tmp_path, minilm):
+    config = resolved(tmp_path / "run")
+    run = folder.begin(config)
+    models = [replace(run.models[0], label="of the hub", revision="abc"), run.models[0]]
+    found = folder.facts(replace(run, models=models), config)["models"]
+    assert [entry.get("revision") for entry in found.values()] == ["abc", None]

@@ -1,6 +1,7 @@
 """Bits that flip and ends that are cut are noticed in all Parquet, and in the JSON that decides."""
 
 import io
+import pickle
 import random
 from pathlib import Path
 
@@ -153,3 +154,8 @@ def test_an_error_of_the_disk_is_no_damage(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="Input/output error") as error:
         storage.read_table("part.parquet")
     assert not isinstance(error.value, Damaged)
+
+
+def test_damage_keeps_its_path_on_the_way_from_a_worker():
+    error = pickle.loads(pickle.dumps(Damaged("it is cut", "texts/part-0.parquet")))
+    assert (str(error), error.path) == ("it is cut", "texts/part-0.parquet")

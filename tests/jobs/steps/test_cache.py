@@ -17,7 +17,7 @@ from whole_run import as_lines, audited, digests, documented, read_parts, read_r
 
 import tempscale_jobs.audit.run
 import tempscale_jobs.steps.embed
-from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
+from tempscale_jobs.errors import Damaged, IncompleteRun, RunError, UsageError
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import cache, lookup, prune
 from tempscale_jobs.tables.audit import texts
@@ -234,6 +234,18 @@ def test_pruning_removes_a_damaged_file_that_another_may_remove_first(tmp_path, 
     assert found == ([whole], ["11a"])
 
 
+def test_files_that_cannot_be_read_now_stay(tmp_path, monkeypatch):
+    store, _ = stored(tmp_path / "cache", ["11a"], ["11b"])
+    before = digests(store.root, "")
+
+    def silent(self, name, columns=None):
+        raise RunError("the storage does not answer")
+
+    pruned_while(store, monkeypatch, silent)
+    assert len(before) == 2
+    assert digests(store.root, "") == before
+
+
 # --- what can go wrong ------------------------------------------------------------------------------------------------
 
 
@@ -296,9 +308,10 @@ def test_files_of_others_in_a_cache_are_neither_used_nor_removed(tmp_path, name,
         store.write(place, data)
     assert found(store, [17], {"11b"}) == (["11b"], 1)
     store.write_json("theirs/key.json", {"theme": "dark"})
+    store.write_json("odd/key.json", store.read_json(f"key/{cache.KEY}") | {"name": 7})
     assert [held.place for held in prune.listed(store.root)] == ["key"]
     prune.prune(store.root, 0, [])  # All that is the cache's own is removed.
-    assert store.list("") == sorted([f"key/bucket-017/{name}", f"key/{name}", name, "theirs/key.json"])
+    assert store.list("") == sorted([f"key/bucket-017/{name}", f"key/{name}", name, "odd/key.json", "theirs/key.json"])
 
 
 def test_entries_of_one_text_that_agree_are_one_and_others_none(tmp_path):
@@ -350,24 +363,6 @@ def test_a_run_goes_on_with_its_plan_whatever_became_of_the_option(nights, small
         run_until(tempscale_jobs.audit.run, "layout", out, nights / "tuesday.jsonl", small_model, first)
         run(out, nights / "tuesday.jsonl", small_model, then)
         assert embedded(out)["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
-
-
-@pytest.mark.soak
-def test_an_interrupted_look_up_leaves_no_text_twice(nights, small_model, monkeypatch, tmp_path):
-    with monkeypatch.context() as patch:
-        plain = lookup.results
-
-        def interrupted(cluster, function, work, name):
-            found = plain(cluster, function, work, name)
-            return stop() if function is lookup.write_hits else found
-
-        patch.setattr(lookup, "results", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "run", nights / "tuesday.jsonl", small_model, nights / "cache")
-    assert list((tmp_path / "run" / "texts").rglob("part-cached-*"))
-    run(tmp_path / "run", nights / "tuesday.jsonl", small_model, tmp_path / "another-cache")
-    assert embedded(tmp_path / "run")["text_id"].to_list() == embedded(nights / "plain")["text_id"].to_list()
-    assert known(tmp_path / "run") == 0
 
 
 def test_a_corpus_in_many_groups_and_ranges_is_looked_up_the_same(nights, small_model, monkeypatch, tmp_path):

@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import oracles
@@ -15,16 +14,16 @@ from tempscale.collapse.cosine import cosine_tile, rounded
 from tempscale.collapse.length import CosineSums
 from tempscale.collapse.tiles import upper_triangle
 from tempscale.second_order.moments import covariance_factor
+from tempscale.stats.errors import documents_error
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.corpus.rows import own_document
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import all_means_by_text
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps import cosine, socm
+from tempscale_jobs.steps import blocks, cosine, socm, socm_tables
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.factors import factor_table
 from tempscale_jobs.tables import parts
-from tempscale_jobs.workers.cluster import Cluster
 
 LENGTHS, DIM = (2, 3, 9, 4, 15, 6), 8  # Two texts have more tokens than dimensions.
 FILES = [[0, 1, 2], [3], [4, 5]]
@@ -110,6 +109,25 @@ def test_a_pair_that_did_not_come_is_told(storage, tiled, lost):
         assembled(tiling)
 
 
+def test_errors_of_cells_are_those_of_documents_where_texts_come_in_some():
+    values = np.random.default_rng(0).uniform(0.1, 1.3, (60, 60))
+    values = (values + values.T) / 2
+    np.fill_diagonal(values, np.nan)
+    interval, documents = np.repeat([0, 1], 30), np.repeat(np.arange(30), 2)
+    sample = socm_tables.Sample(np.arange(60).astype(str), np.full(60, 9), interval, values, values, values)
+    first, second = interval == 0, interval == 1
+    means, block = np.nanmean(values[np.ix_(first, first)], axis=1), values[np.ix_(first, second)]
+    rows = socm_tables.cells((0, 32), sample, np.ones(2), True, documents)
+    assert [(row["interval_a"], row["interval_b"]) for row in rows] == [(0, 0), (0, 32), (32, 32)]
+    assert rows[0]["socm_se_superpopulation"] == pytest.approx(documents_error([means], [2.0], [documents[first]]))
+    assert rows[1]["socm_se_superpopulation"] == pytest.approx(
+        documents_error([block.mean(1), block.mean(0)], [1.0, 1.0], [documents[first], documents[second]])
+    )
+    alone = socm_tables.cells((0, 32), sample, np.ones(2), True)
+    assert alone[0]["socm_se_superpopulation"] == pytest.approx(oracles.within_error(means))
+    assert rows[0]["socm_mean"] == alone[0]["socm_mean"]
+
+
 # --- cosine -----------------------------------------------------------------------------------------------------------
 
 
@@ -182,14 +200,6 @@ def test_tiles_of_tensor_cores_are_accepted_and_lost_and_doubled_ones_are_not(pr
             cosine.check_closed_form(wrong, sums, precision, 768)
 
 
-def test_blocks_that_are_there_are_not_gathered_again(tmp_path):
-    grid = Tiling(Storage(str(tmp_path)), "partials/cosine", 1, 0, 1.0, 0, 2)
-    for number in range(2):
-        grid.storage.write(grid.block(number), b"a block")
-    cosine.gather(Cluster(2, 0), replace(grid, gathered=2), [], [(0, 2), (2, 4)], None)  # No task is asked.
-    assert [file.read_bytes() for file in sorted(Path(tmp_path).rglob("block-*"))] == [b"a block"] * 2
-
-
 @pytest.mark.parametrize("some", [True, False])
 def test_means_by_text_name_the_document_of_each_text(tmp_path, some):
     """A text without a document among others is a document of its own; where no text has one, none is named."""
@@ -217,3 +227,11 @@ def test_means_by_text_name_the_document_of_each_text(tmp_path, some):
 def test_a_part_without_rows_is_a_matrix_of_its_width():
     empty = parts.near_tile(3).build({"cosine": pa.array([], pa.list_(pa.float32(), 3)), "label": []})
     assert parts.matrix(empty, "cosine").shape == (0, 3)
+
+
+def test_cells_without_pairs_are_read_as_zeros(tmp_path):
+    grid = Tiling(Storage(str(tmp_path)), "partials/cosine", 2, 3, 0.99, 10, 1)
+    grid.storage.write_table(grid.cells(0, 0), parts.COSINE_TILE.build_rows([]))
+    found = blocks.read_cells(grid, 0, 0)
+    assert found.pairs.shape == (2, 2)
+    assert found.pairs.sum() == found.histogram.sum() == 0

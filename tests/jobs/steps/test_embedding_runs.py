@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from whole_run import as_lines, audited, digests, paired, read_parts, read_record, read_tables, rejected
+from whole_run import as_lines, audited, digests, read_parts, read_record, rejected
 
 from tempscale import Encoder, Temperature
 from tempscale.model.budgets import TOKEN_BUDGET
@@ -92,21 +92,6 @@ def test_texts_that_the_tokenizer_fails_on_are_recorded_and_change_no_other(run,
         assert pairs[0].equals(pairs[1])
 
 
-@pytest.mark.soak
-def test_pairs_with_a_text_that_the_tokenizer_fails_on_are_rejected(texts, strict_model, tmp_path):
-    rows = [{"id": f"p{k}", "text_a": texts[k]["text"], "text_b": texts[k + 1]["text"]} for k in range(8)]
-    rows[3]["text_b"] = "\U0001f4a5"
-    (tmp_path / "pairs.jsonl").write_text(as_lines(rows))
-    settings = {"out": str(tmp_path / "run"), "pairs": {"source": str(tmp_path / "pairs.jsonl")}}
-    settings |= {"embedding": {"models": [str(strict_model)]}, "execution": {"workers": 2}}
-    paired(settings)
-    assert set(read_tables(tmp_path / "run")["pairs"]["pair_id"]) == {f"p{k}" for k in range(8)} - {"p3"}
-    assert set(rejected(tmp_path / "run")) == {"p3"}
-    (tmp_path / "pairs.jsonl").write_text(as_lines(rows[3:4]))
-    with pytest.raises(UsageError, match="strict: the tokenizer"):
-        paired(settings | {"out": str(tmp_path / "none")})
-
-
 def test_groups_of_texts_in_chunks_have_the_pairs_of_texts_and_not_of_chunks(run, texts, small_model, tmp_path):
     analysis = {"socm_sample": None, "socm_groups": 10, "socm_ranked": 8}
     _, found = run("chunks", texts, small_model, embedding={"max_length": 32, "long": "chunk"}, analysis=analysis)
@@ -131,7 +116,9 @@ def test_a_text_with_a_number_that_is_none_is_rejected(run, texts, small_model, 
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
     poisoned = [row | {"text": row["text"] + " quantum"} if k in (7, 31) else row for k, row in enumerate(texts)]
     record, found = run("run", poisoned, folder)
-    assert rejected(tmp_path / "run") == dict.fromkeys(("t007", "t031"), "broken: it gives no finite embedding")
+    reasons = rejected(tmp_path / "run")
+    assert set(reasons) == {"t007", "t031"}
+    assert all(reason.startswith("broken: ") for reason in reasons.values())
     assert record["corpus"]["rejected_by_models"] == 2
     (model,) = record["models"].values()
     assert (model["token_budget"], model["tokens_per_second"]) == (TOKEN_BUDGET, {})  # The encoder's own.
@@ -141,7 +128,7 @@ def test_a_text_with_a_number_that_is_none_is_rejected(run, texts, small_model, 
     np.testing.assert_allclose(np.stack(found["embedding"].to_list()), expected.embeddings.numpy(), atol=1e-6)
     summary = pl.read_parquet(tmp_path / "run" / "tables" / "collapse_summary.parquet")
     assert summary["texts"].unique().to_list() == [TEXTS - 2]
-    with pytest.raises(UsageError, match="broken: it gives no finite embedding"):
+    with pytest.raises(UsageError, match="broken: "):
         run("none", [poisoned[7], poisoned[31]], folder)
 
 

@@ -2,11 +2,17 @@
 
 import numpy as np
 import pytest
-from prepared import laid_out
+from prepared import laid_out, scoped
 
+from tempscale import Temperature
 from tempscale_jobs.config.audit import Analysis
+from tempscale_jobs.errors import IncompleteRun
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps import groups
 from tempscale_jobs.steps.dealing import deal, document_sets
 from tempscale_jobs.steps.group_tables import Cells, MeasuredGroups
+from tempscale_jobs.tables import parts
 
 EDGES, TEXTS = (0, 100, 200), 480
 ANALYSIS = Analysis.model_validate({"socm_groups": 12})
@@ -37,3 +43,16 @@ def test_the_cell_of_a_pair_is_that_of_its_texts_in_whatever_order_they_come(doc
         assert cells.column[k] == every.index((a, b)) + 6 * inside
     assert cells.weights.sum() == pytest.approx(1, rel=1e-12)
     assert (cells.pairs is not None) == documented
+
+
+def test_a_pair_that_is_no_number_ends_the_run(tmp_path):
+    model, temperature = Model("tiny", "tiny", "", 64), Temperature(1.0)
+    run = Run(Storage(str(tmp_path)), [model], [temperature], "")
+    for d_sigma in (0.5, np.nan):
+        group = {"text_id": ["a", "b"], "tokens": [3, 4], "trace": [1.0, 1.0], "d_mu": [0.1], "d_sigma": [d_sigma]}
+        table = parts.SOCM_GROUP.build({name: [value] for name, value in group.items()})
+        run.storage.write_table(run.part("partials/groups", model, temperature, 0), table)
+        if d_sigma == 0.5:
+            assert groups.read(scoped(run, model), temperature, 1).value.tolist() == [pytest.approx(0.9 * 0.5)]
+    with pytest.raises(IncompleteRun):
+        groups.read(scoped(run, model), temperature, 1)

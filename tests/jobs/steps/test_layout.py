@@ -1,13 +1,10 @@
 """Texts in canonical order without their ids in memory: samples, places and ties are those of the ids themselves."""
 
-from dataclasses import replace
-
 import numpy as np
 import pyarrow as pa
 import pytest
 from prepared import laid_out
 
-from tempscale.collapse import tiles
 from tempscale.stats.sample import keyed_hash, seeded_sample
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.corpus.index import Index, Shard
@@ -15,11 +12,8 @@ from tempscale_jobs.corpus.rows import own_document
 from tempscale_jobs.corpus.shards import source_row
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps import cosine, layout
-from tempscale_jobs.steps.blocks import Tiling
-from tempscale_jobs.steps.layout import Layout
+from tempscale_jobs.steps import layout
 from tempscale_jobs.tables.audit import texts
-from tempscale_jobs.workers.cluster import Cluster
 
 EDGES, DIM, SEED = (0, 20, 40), 4, 5
 IDS = [f"text {k}" for k in range(500)]
@@ -135,28 +129,3 @@ def test_parts_without_a_text_change_nothing(run, part_by_part, cached):
     assert found.ids[np.arange(5)].tolist() == IDS[:5]
     assert found.shards_of(np.arange(5)).tolist() == found.parts_and_rows(np.arange(5))[0].tolist() == [1, 1, 1, 3, 3]
     assert layout.column(run, run.models[0], run.temperatures[0], found, "spread").tolist() == [1.0] * 5
-
-
-@pytest.mark.parametrize("parts", [10, 40])
-def test_blocks_read_texts_once_for_each_interval_at_most(monkeypatch, tmp_path, parts):
-    """Ten times as many blocks and parts are read ten times as often, not a hundred times."""
-    count, per = 10_240 * parts // 10, 1024
-    interval, asked = np.arange(count) % len(EDGES), []
-    stored = np.concatenate([np.flatnonzero(interval == a) for a in range(len(EDGES))]).astype(np.uint32)
-    starts = np.arange(0, count + 1, count // parts)
-    nothing = np.zeros(count, np.uint64)
-    own = Layout(None, nothing, nothing, np.sort(interval), stored, starts, EDGES, count)
-    grid = Tiling(Storage(str(tmp_path)), "partials/cosine", len(EDGES), 0, 1.0, 0, count // per)
-
-    def run_tasks(cluster, function, pieces, ahead):
-        asked.extend(piece.arguments[1] for piece in pieces)
-        return []
-
-    monkeypatch.setattr(cosine, "run_tasks", run_tasks)
-    names = [f"part {k}" for k in range(parts)]
-    cosine.gather(Cluster(2, 0), replace(grid, gathered=per, labelled=False), names, tiles.blocks(count, per), own)
-    assert len(asked) == count // per
-    assert {name for given in asked for name in given.values()} == set(names)
-    assert all(names[number] == name for given in asked for number, name in given.items())
-    # A block may begin in the part in which another ends.
-    assert sum(map(len, asked)) <= len(EDGES) * parts + 2 * len(asked)

@@ -136,24 +136,6 @@ def test_one_tile_is_computed_at_a_time_and_written_while_the_next_one_is(undist
     assert ours == {name: theirs[name] for name in ours}
 
 
-def test_a_gpu_worker_keeps_to_the_same_contract(undisturbed, tmp_path):
-    tiling = grid(tmp_path / "run")
-    worker = PlainActor(0)
-    for tile in TRIANGLE:
-        worker.call(blocks.compare_panels, tiling, *tile, device="cpu:0")
-    for i, j in TRIANGLE:
-        one, other = blocks.read_cells(tiling, i, j), blocks.read_cells(undisturbed, i, j)
-        assert (one.pairs == other.pairs).all()
-        # torch and numpy sum the products of a dot product in orders of their own: a cosine at an edge may change its bin.
-        moved = np.cumsum(one.histogram.astype(np.int64) - other.histogram, axis=-1)
-        assert np.abs(moved).sum() <= 3
-        assert (moved[..., -1] == 0).all()
-        np.testing.assert_allclose(one.first, other.first, rtol=1e-9, atol=1e-9)
-        for side in ("rows", "columns")[: 1 if i == j else 2]:
-            near, expected = blocks.read_near(tiling, i, j, side), blocks.read_near(undisturbed, i, j, side)
-            assert (near.label == expected.label).all()
-
-
 def many_blocks(folder):
     """Four panels of three small blocks."""
     storage = Storage(str(folder))

@@ -1,7 +1,6 @@
 """What an embed actor with a GPU does between two micro-batches and between two shards: counted on the CPU with fakes."""
 
 import threading
-from typing import ClassVar
 
 import pytest
 from prepared import prepared
@@ -12,66 +11,60 @@ from tempscale_jobs.steps.embed import embed_shard
 from tempscale_jobs.workers.actor import ModelActor
 
 TAUS = [1.0, 0.8, 0.5]
-OPERATIONS = ("exists", "read", "write", "remove", "list", "rows")
-
-
-class Counted(Storage):
-    """Tells of each operation, with whether the worker's turn was taken."""
-
-    told: ClassVar[list] = []
-    worker = None
-
-
-def _counting(name):
-    own = getattr(Storage, name)
-
-    def counted(self, *arguments, **how):
-        if Counted.worker is not None:
-            Counted.told.append((name, Counted.worker.turn.locked()))
-        return own(self, *arguments, **how)
-
-    return counted
-
-
-for name in OPERATIONS:
-    setattr(Counted, name, _counting(name))
 
 
 @pytest.fixture
 def shards(tmp_path, tiny_folder):
     """Two prepared shards, and an actor that works on them as on a GPU."""
-    folder, storage = str(tiny_folder()), Counted(str(tmp_path / "run"))
+    folder, storage = str(tiny_folder()), Storage(str(tmp_path / "run"))
     texts = ["a b c " * (1 + k % 9) for k in range(40)]
     work = [prepared(storage, folder, texts, number) for number in range(2)]
     worker = ModelActor(storage, Model("tiny", folder, "", 64), TAUS, {"max_length": 64, "token_budget": 64}, 0)
     worker.overlaps = True
-    Counted.worker, Counted.told = worker, []
-    yield worker, work
-    Counted.worker = None
+    return worker, work
+
+
+@pytest.fixture
+def operations(shards, monkeypatch):
+    """Each operation on the storage, with whether the worker's turn was taken."""
+    worker, told = shards[0], []
+
+    def counting(name):
+        own = getattr(Storage, name)
+
+        def counted(self, *arguments, **how):
+            told.append((name, worker.turn.locked()))
+            return own(self, *arguments, **how)
+
+        return counted
+
+    for name in ("exists", "read", "write", "remove", "list", "rows"):
+        monkeypatch.setattr(Storage, name, counting(name))
+    return told
 
 
 def process(worker, number, work):
     embed_shard(worker, number, work, worker.storage)
 
 
-def test_what_a_shard_asks_of_storage_in_its_turn_and_beside_the_next(shards, monkeypatch):
+def test_what_a_shard_asks_of_storage_in_its_turn_and_beside_the_next(shards, operations, monkeypatch):
     """One keeps the model waiting, the mark, and none comes between two micro-batches."""
     worker, pieces = shards
     run, told = worker.encoder.hidden_states, []
 
     def hidden(*given):
-        Counted.told.append(("model", True))
+        operations.append(("model", True))
         return run(*given)
 
     monkeypatch.setattr(worker.encoder, "hidden_states", hidden)
     for number, work in enumerate(pieces):
-        Counted.told = []
+        operations.clear()
         process(worker, number, work)
-        names = [name for name, _ in Counted.told]
+        names = [name for name, _ in operations]
         assert names.count("model") > 3 * len(TAUS)
         first, last = names.index("model"), len(names) - names[::-1].index("model")
         assert set(names[first:last]) == {"model"}
-        told += [one for one in Counted.told if one[0] != "model"]
+        told += [one for one in operations if one[0] != "model"]
     in_turn = [name for name, turn in told if turn]
     beside = [name for name, turn in told if not turn]
     assert in_turn == 2 * ["write"]

@@ -137,17 +137,18 @@ class Head:
             )
         return process, Path(log.name)
 
-    def submit(self, *arguments, **environment):
-        """Its exit code and what it printed."""
-        process, log = self.start(*arguments, **environment)
-        return self.end(process, log)
+    def submit(self, expected, *arguments, **environment):
+        """What it printed until it ended with the expected exit code."""
+        return self.end(expected, *self.start(*arguments, **environment))
 
-    def end(self, process, log):
+    def end(self, expected, process, log):
         try:
             code = process.wait(PATIENCE)
         finally:
             process.kill()
-        return code, log.read_text("utf-8")
+        printed = log.read_text("utf-8")
+        assert code == expected, printed[-3000:]
+        return printed
 
     def jobs(self):
         """What Ray tells of its jobs, by submission id."""
@@ -194,9 +195,8 @@ def undisturbed(head):
     deadline = time.monotonic() + PATIENCE
     while "submitted" not in log.read_text("utf-8") and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
-    second = head.submit("--", "audit", config)
-    code, printed = head.end(process, log)
-    assert code == 0, printed[-3000:]
+    second = head.submit(2, "--", "audit", config)
+    printed = head.end(0, process, log)
     return printed, second, digests(head.out("undisturbed"))
 
 
@@ -222,11 +222,9 @@ def test_a_night_runs_on_the_cluster_and_ends_with_0(head, undisturbed):
 
 
 def test_a_second_submit_of_a_night_is_refused(head, undisturbed):
-    printed, (code, second), _ = undisturbed
-    assert code == 2
+    printed, second, _ = undisturbed
     assert all(named in second for named in (identifier(printed), "--join", "ray job logs"))
-    code, third = head.submit("--", "audit", "conf/undisturbed.toml")
-    assert code == 2
+    third = head.submit(2, "--", "audit", "conf/undisturbed.toml")
     assert "--again" in third
     assert len([name for name in head.jobs() if name.startswith(identifier(printed))]) == 1
 
@@ -234,15 +232,13 @@ def test_a_second_submit_of_a_night_is_refused(head, undisturbed):
 def test_a_failed_gate_ends_with_1(head, undisturbed):
     """Thresholds are no part of what is run: the finished night is judged anew."""
     config = head.config("undisturbed", more='gate = {thresholds = ["cosine_mean <= -1"]}\n')
-    code, printed = head.submit("--again", "--", "audit", config)
-    assert code == 1, printed[-3000:]
+    printed = head.submit(1, "--again", "--", "audit", config)
     assert head.jobs()[identifier(printed)]["driver_exit_code"] == 1
     assert identifier(printed) == f"{identifier(undisturbed[0])}-2"
 
 
 def test_a_corpus_that_is_not_there_ends_with_2(head):
-    code, printed = head.submit("--", "audit", head.config("absent", corpus="none.jsonl"))
-    assert code == 2, printed[-3000:]
+    printed = head.submit(2, "--", "audit", head.config("absent", corpus="none.jsonl"))
     assert "none.jsonl'" in printed
 
 
@@ -253,12 +249,10 @@ def test_a_killed_driver_ends_with_3_and_the_next_attempt_finishes_the_same_run(
     head.until_begun("killed", process, log)
     first = identifier(log.read_text("utf-8"))
     os.kill(int(head.jobs()[first]["driver_info"]["pid"]), signal.SIGKILL)
-    code, printed = head.end(process, log)
-    assert code == 3, printed[-3000:]
+    printed = head.end(3, process, log)
     assert "-9" in printed
     begun = (head.out("killed") / "begun.json").read_bytes()
-    code, printed = head.submit("--", "audit", config)
-    assert code == 0, printed[-3000:]
+    printed = head.submit(0, "--", "audit", config)
     assert identifier(printed) == f"{first}-2"
     assert (head.out("killed") / "begun.json").read_bytes() == begun
     assert digests(head.out("killed")) == undisturbed[2]
@@ -269,24 +263,21 @@ def test_a_node_that_is_taken_away_in_the_middle_of_a_night_changes_no_byte(head
     process, log = head.start("--", "audit", head.config("spot", workers=2))
     head.until_begun("spot", process, log)
     assert int(head.tell("kill a node")) >= 1  # One that embedded.
-    code, printed = head.end(process, log)
-    assert code == 0, printed[-3000:]
+    head.end(0, process, log)
     assert digests(head.out("spot")) == undisturbed[2]
 
 
 def test_a_missing_and_a_wrong_token_are_one_sentence_and_exit_code_2(head):
     cases = {"none": {"RAY_AUTH_TOKEN": None}, "another": {"RAY_AUTH_TOKEN": "another"}}
     for given, environment in cases.items():
-        code, printed = head.submit("--", "audit", head.config("refused"), **environment)
-        assert code == 2
+        printed = head.submit(2, "--", "audit", head.config("refused"), **environment)
         assert f"was given {given}" in printed
         assert len(printed.strip().splitlines()) == 1
-    assert head.submit("--", "audit", head.config("refused"), RAY_AUTH_MODE="disabled")[0] == 2
+    head.submit(2, "--", "audit", head.config("refused"), RAY_AUTH_MODE="disabled")
     token = head.folder / "token"
     token.write_text(SECRETS["RAY_AUTH_TOKEN"])
     by_file = {"RAY_AUTH_TOKEN": None, "RAY_AUTH_TOKEN_PATH": str(token)}
-    code, printed = head.submit("--", "audit", head.config("undisturbed"), **by_file)
-    assert code == 2
+    printed = head.submit(2, "--", "audit", head.config("undisturbed"), **by_file)
     assert "--again" in printed  # Let in: it knows of the night.
 
 
@@ -296,10 +287,8 @@ def test_a_new_head_in_the_middle_of_a_night_and_the_next_submit_finishes_the_sa
     process, log = head.start("--", "audit", config)
     head.until_begun("lost", process, log)
     head.tell("restart")
-    code, printed = head.end(process, log)
-    assert code == 3, printed[-3000:]
-    code, printed = head.submit("--", "audit", config)
-    assert code == 0, printed[-3000:]
+    head.end(3, process, log)
+    head.submit(0, "--", "audit", config)
     assert digests(head.out("lost")) == undisturbed[2]
 
 

@@ -36,19 +36,8 @@ def test_plain_sentence_transformers_equals_the_attached_model(exported, minilm)
     found = SentenceTransformer(str(exported[0]), device="cpu").encode(TEXTS)
     model = SentenceTransformer(str(minilm), device="cpu")
     plain = model.encode(TEXTS)
-    expected = attach(model, 0.8).encode(TEXTS)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+    np.testing.assert_allclose(found, attach(model, 0.8).encode(TEXTS), atol=1e-6)
     assert np.abs(found - plain).max() > 1e-3
-
-
-def test_only_the_queries_changed(exported, minilm):
-    before, after = load_file(minilm / "model.safetensors"), load_file(exported[0] / "model.safetensors")
-    assert before.keys() - after.keys() <= {"embeddings.position_ids"}
-    assert after.keys() <= before.keys()
-    changed = {name for name in after if not torch.equal(after[name], before[name])}
-    assert changed == {f"encoder.layer.{k}.attention.self.query.{part}" for k in range(6) for part in ("weight", "bias")}
-    for name in changed:
-        torch.testing.assert_close(after[name] * 0.8, before[name])
 
 
 def test_everything_else_that_a_server_needs_is_there(exported, minilm):
@@ -110,8 +99,7 @@ def test_the_licence_is_what_the_base_models_card_says(tiny_folder, tmp_path, fr
 @pytest.mark.proof
 def test_each_family_is_written_and_read_again(tiny_folder, family, tmp_path):
     folder = tiny_folder(family)
-    done = export(str(folder), Temperature(0.5), str(tmp_path / "m"))
-    assert done.difference < 1e-5
+    assert export(str(folder), Temperature(0.5), str(tmp_path / "m")).difference < 1e-5
     found = Encoder.load(tmp_path / "m", device="cpu").encode(LETTERS).embeddings
     expected = Encoder.load(folder, temperature=0.5, device="cpu").encode(LETTERS).embeddings
     plain = Encoder.load(folder, device="cpu").encode(LETTERS).embeddings
@@ -146,8 +134,7 @@ def test_half_precision_and_shards_are_kept_apart_from_the_queries(tiny_model, t
     (folder / "model.safetensors").unlink()
     tiny_model("bert").to(torch.bfloat16).save_pretrained(folder, max_shard_size="20KB")
     assert len(list(folder.glob("model-*.safetensors"))) > 1
-    done = export(str(folder), Temperature(0.5), str(tmp_path / "m"))
-    assert done.dtype == "bfloat16"
+    assert export(str(folder), Temperature(0.5), str(tmp_path / "m")).dtype == "bfloat16"
     state = load_file(tmp_path / "m" / "model.safetensors")
     assert all(value.dtype == torch.bfloat16 for value in state.values())
 
@@ -184,8 +171,7 @@ def test_what_cannot_be_folded_is_refused_and_leaves_nothing(minilm, tmp_path, d
 def test_a_schedule_that_no_weight_can_express_is_written_beside_them(minilm, tmp_path, data):
     from sentence_transformers import SentenceTransformer
 
-    done = export(default_model(), Temperature.of(data), str(tmp_path / "m"))
-    assert done.difference < 1e-5
+    assert export(default_model(), Temperature.of(data), str(tmp_path / "m")).difference < 1e-5
     expected = attach(SentenceTransformer(str(minilm), device="cpu"), Temperature.of(data))
     found = ts.load(tmp_path / "m", device="cpu")
     for name in ("encode_query", "encode_document"):

@@ -9,6 +9,7 @@ import torch
 from command_line import in_process, said
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 
 from tempscale import Encoder
 from tempscale.correction.fit import fit
@@ -61,8 +62,6 @@ def by_hand(correction, side, rows):
 
 @pytest.mark.parametrize("recipe", ["centre", "centre(unit)", "remove_top(2)", "whiten(0.5)"])
 def test_sentence_transformers_gives_corrected_vectors_of_each_side(minilm, fitted, tmp_path, recipe):
-    from sentence_transformers import SentenceTransformer
-
     correction, file = fitted[recipe]
     code, told = export(minilm, file, tmp_path / "m")
     assert (code, sorted(place.name for place in (tmp_path / "m").iterdir())) == (0, ["documents", "queries"]), told
@@ -80,8 +79,6 @@ def test_sentence_transformers_gives_corrected_vectors_of_each_side(minilm, fitt
 
 
 def test_one_folder_where_the_sides_are_alike_and_a_head_that_does_not_normalise(minilm, fitted, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
     correction, file = fitted["both sides alike"]
     base = shutil.copytree(minilm, tmp_path / "base")
     modules = json.loads((base / "modules.json").read_text())
@@ -99,8 +96,6 @@ def test_one_folder_where_the_sides_are_alike_and_a_head_that_does_not_normalise
 
 
 def test_a_checkpoint_that_names_no_stages_gets_them(tiny_folder, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
     folder = tiny_folder("bert")
     assert not (folder / "modules.json").exists()
     width = Encoder.load(folder, device="cpu").encode(TEXTS[:1]).embeddings.shape[1]

@@ -9,6 +9,7 @@ import fake_hub
 import pytest
 import torch
 from huggingface_hub import ModelCard
+from reports_by_hand import filled
 
 from tempscale import Temperature
 from tempscale.correction.fit import fit
@@ -43,20 +44,11 @@ def export(hub, folder, model, *arguments, tau="0.5", token=fake_hub.TOKEN):
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
-def row_of(table, **values):
-    """A row of a table with plausible values where none is given."""
-    made = {}
-    for column in table.columns:
-        kind = str(column.type)
-        made[column.name] = "x" if kind == "string" else False if kind == "bool" else None if kind.startswith("list") else 1
-    return made | values
-
-
-def run_of(folder, model, **tables):
+def run_of(folder, model, tables):
     """A finished run with some tables."""
     storage = Storage(str(folder))
-    for name, (table, rows) in tables.items():
-        storage.write_table(f"tables/{name}.parquet", table.build_rows(rows))
+    for name, table in tables.items():
+        storage.write_table(f"tables/{name}.parquet", table.to_arrow())
     known = {"m": {"fingerprint": checkpoint.fingerprint(checkpoint.resolve(model))}}
     corpus = {"source": "/srv/secret|place/law_2026.parquet"}
     storage.write_json("run.json", {"run": "r", "config": {}, "models": known, "corpus": corpus})
@@ -64,18 +56,15 @@ def run_of(folder, model, **tables):
 
 
 def collapse(temperature, gap):
-    return row_of(
-        COLLAPSE_SUMMARY, model="m", temperature=temperature, texts=1200, collapse_gap=gap, truncated_share=0.125,
-        collapse_gap_se_superpopulation=0.01, truncated_share_se_superpopulation=0.01, prefix_gap=None, socm_mean=None,
-        prefix_gap_se_superpopulation=None, socm_se_superpopulation=None,
-    )  # fmt: skip
+    nothing = dict.fromkeys(("prefix_gap", "socm_mean", "prefix_gap_se_superpopulation", "socm_se_superpopulation"))
+    errors = dict.fromkeys(("collapse_gap_se_superpopulation", "truncated_share_se_superpopulation"), 0.01)
+    figures = {"texts": 1200, "collapse_gap": gap, "truncated_share": 0.125} | errors | nothing
+    return {"model": "m", "temperature": temperature} | figures
 
 
 def scored(temperature, score, change):
-    return row_of(
-        EVALUATION, model="m", temperature=temperature, task="a|task", split="test", subset="default", metric="ndcg_at_10",
-        score=score, score_se=0.02, change=change, change_se=0.005,
-    )  # fmt: skip
+    place = {"model": "m", "task": "a|task", "split": "test", "subset": "default", "metric": "ndcg_at_10", "problem": None}
+    return place | {"temperature": temperature, "score": score, "score_se": 0.02, "change": change, "change_se": 0.005}
 
 
 @pytest.fixture(scope="module")
@@ -83,13 +72,11 @@ def runs(tmp_path_factory, small_model):
     """An audit, an evaluation and a tune that are finished."""
     folder = tmp_path_factory.mktemp("runs")
     tuned = {"held_items": 300, "held_score": 0.75, "held_change": 0.03125, "held_change_se": 0.01}
-    rows = [row_of(SCORES, model="m", temperature="1.0", correction=own, **tuned) for own in (None, "centre")]
-    figures = (COLLAPSE_SUMMARY, [collapse("1.0", 0.25), collapse("0.5", 0.125)])
-    scores = (EVALUATION, [scored("1.0", 0.5, 0.0), scored("0.5", 0.625, 0.125)])
+    rows = [{"model": "m", "correction": own} | tuned for own in (None, "centre")]
     return (
-        run_of(folder / "audit", small_model, collapse_summary=figures),
-        run_of(folder / "scores", small_model, evaluation=scores),
-        run_of(folder / "tune", small_model, tuning_scores=(SCORES, rows)),
+        run_of(folder / "audit", small_model, filled(COLLAPSE_SUMMARY, collapse("1.0", 0.25), collapse("0.5", 0.125))),
+        run_of(folder / "scores", small_model, filled(EVALUATION, scored("1.0", 0.5, 0.0), scored("0.5", 0.625, 0.125))),
+        run_of(folder / "tune", small_model, filled(SCORES, *rows)),
     )
 
 

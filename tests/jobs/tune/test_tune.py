@@ -9,15 +9,13 @@ import shlex
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import polars as pl
 import pytest
-from command_line import in_process, parsed, said
+from command_line import parsed, said
 from golden_words import ending, masked, same
 from pages import specs_of
 from rich.console import Console
-from scipy import stats
-from whole_run import as_lines, checked_json, digests, documented, read_parts, read_record, read_report, read_tables, tuned
+from whole_run import as_lines, checked_json, documented, read_record, read_report, read_tables, tuned
 
 from tempscale import Encoder, Temperature
 from tempscale.choosing.by_layer import Cosines, LayerTemperatures, layer_temperatures
@@ -25,15 +23,15 @@ from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.given import read_temperature
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.config.tune import TuneConfig, default_candidates
-from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.findings import changed
 from tempscale_jobs.runs.folder import begin, described, window
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tables.tune import COLLAPSE, INTERVALS, SCORES
+from tempscale_jobs.tables.tune import COLLAPSE, INTERVALS
 from tempscale_jobs.tune import collapse, layers
 from tempscale_jobs.tune import words as tune_sentences
 
-TOKENS, SEED, PAIRS, NEAREST = 96, 3, 120, 5
+TOKENS, SEED = 96, 3
 STEPS = {"by_length": {"0": 1.0, "64": 0.7}}
 STEPS_TEXT = "by_length(0: 1.0, 64: 0.7)"
 
@@ -43,7 +41,7 @@ def settings(out, corpus, small_model, temperatures=(1.0, 0.5, STEPS), workers=1
         "out": str(out), "corpus": {"source": str(corpus)}, "seed": SEED,
         "embedding": {"models": [small_model], "temperatures": list(temperatures), "max_length": TOKENS},
         "choosing": {"intervals": [0, 32, 64], "layer_tokens": 64, "layer_steps": 2, "layer_texts": 8, "probe_sample": 40,
-                     "neighbours": NEAREST} | choosing,
+                     "neighbours": 5} | choosing,
         "execution": {"workers": workers},
     }  # fmt: skip
 
@@ -104,8 +102,7 @@ def test_every_candidate_has_its_row_and_one_is_chosen(finished):
     intervals = table(finished, INTERVALS)
     assert intervals["interval"].to_list() == [0, 64] * 4
     assert (intervals["texts"] >= 30).all()
-    moved = intervals.filter(pl.col("temperature") == "0.5")
-    assert (moved["change_se"] > 0).all()
+    assert (intervals.filter(pl.col("temperature") == "0.5")["change_se"] > 0).all()
     # Short texts are as they were under a schedule that begins at 64 tokens.
     assert intervals.filter((pl.col("temperature") == STEPS_TEXT) & (pl.col("interval") == 0))["change"].to_list() == [0]
     assert not list(Path(finished.storage.root, "measured").rglob("excerpts.parquet"))
@@ -164,17 +161,14 @@ def test_a_chosen_correction_is_followed_by_the_commands_that_apply_it():
         )  # fmt: skip
 
 
-@pytest.mark.words
-def test_what_betters_the_reference_is_chosen_and_told(gained, small_model, capsys):
+def test_what_betters_the_reference_is_chosen_and_its_export_printed(gained, small_model, capsys):
     first, row, _ = table(gained, COLLAPSE).to_dicts()
     assert (first["temperature"], row["temperature"], row["chosen"]) == ("0.5", "1.0", True)
     assert first["exposure_long"] > row["exposure_long"] > 1
     assert chosen(gained) == Temperature(1.0)
     assert not gained.storage.exists("layers.json")
     out = ending("tune", gained.storage.root, capsys)
-    assert "Use τ 1.0: betters the exposure" in out
-    (line,) = (line for line in out.splitlines() if "tempscale export" in line)
-    words = shlex.split(line)
+    (words,) = (shlex.split(line) for line in out.splitlines() if "tempscale export" in line)
     assert words[:-1] == ["tempscale", "export", "--model", small_model, "--tau", "1.0", "--out"]
     assert words[-1].startswith(f"{gained.storage.root}-checkpoint")
 
@@ -190,34 +184,8 @@ def measured(gained):
 
 
 @pytest.mark.proof
-def test_interval_means_and_neighbours_are_those_of_the_embeddings(measured):
-    (own, seen), before = measured, {}
-    for each, tau in zip(seen, ("0.5", "1.0"), strict=True):
-        embedded = read_parts(own.storage.root, "texts", tau).sort("text_id")
-        ids, tokens = embedded["text_id"].to_list(), embedded["tokens"].to_numpy()
-        vectors = np.array(embedded["embedding"].to_list(), np.float64)
-        cosines = vectors @ vectors.T
-        np.fill_diagonal(cosines, -2)
-        for k, text in enumerate(ids):
-            nearest = {ids[j] for j in np.argsort(-cosines[k])[:NEAREST]}
-            assert len(each.near[text]) == NEAREST
-            cut = np.sort(cosines[k])[-NEAREST]
-            assert all(abs(cosines[k, ids.index(other)] - cut) < 1e-6 for other in nearest ^ each.near[text])
-        rows = collapse.by_interval(each, seen[0])
-        assert [row["interval"] for row in rows] == [0, 64]
-        for row, here in zip(rows, (tokens < 32, tokens >= 64), strict=True):
-            block = vectors[here] @ vectors[here].T
-            assert row["texts"] == len(block) >= 30
-            assert row["cosine_mean"] == pytest.approx(block[np.triu_indices(len(block), 1)].mean(), abs=1e-9)
-            means = (block.sum(1) - block.diagonal()) / (len(block) - 1)
-            moved = means - before.setdefault(row["interval"], means)
-            assert row["change"] == pytest.approx(moved.mean(), abs=1e-9)
-            assert row["change_se"] == pytest.approx(2 * moved.std(ddof=1) / np.sqrt(len(block)), abs=1e-9)
-    assert row["change_se"] > 0
-
-
-@pytest.mark.proof
-def test_gap_and_exposure_are_those_that_the_audit_tells(measured, tmp_path):
+def test_gap_exposure_and_interval_means_are_those_that_the_audit_tells(measured, tmp_path):
+    """The audit's own are compared with plain computations in audit/test_audit.py and audit/test_cosine_ways.py."""
     own, seen = measured
     tables = read_tables(own.storage.root)
     long = set(seen[0].texts.filter(pl.col("group") == 64)["text_id"])
@@ -226,6 +194,14 @@ def test_gap_and_exposure_are_those_that_the_audit_tells(measured, tmp_path):
         assert gap == pytest.approx(row["prefix_gap"], rel=1e-12)
         assert each.probe["text_id"].n_unique() == 40
         assert collapse.exposure(each, seen[0], long)[0] == pytest.approx(row["exposure_long"], rel=1e-12)
+        inside = tables["length_collapse"].filter(pl.col("interval_a") == pl.col("interval_b"), tau=row["tau"])
+        told = {
+            edge: (texts, pytest.approx(mean, abs=1e-6))
+            for edge, texts, mean in inside.select("interval_a", "texts_a", "cosine_mean").iter_rows()
+        }
+        own_means = collapse.by_interval(each, seen[0])
+        assert [one["interval"] for one in own_means] == [0, 64]
+        assert [(one["texts"], one["cosine_mean"]) for one in own_means] == [told[0], told[64]]
     (effect,) = tables["temperature_effect"].filter(pl.col("figure") == "prefix_gap").to_dicts()
     assert tuple(change) == pytest.approx((effect["change"], effect["change_se_superpopulation"]), rel=1e-9)
     assert effect["change"] != 0
@@ -237,29 +213,6 @@ def test_gap_and_exposure_are_those_that_the_audit_tells(measured, tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------- run again
-
-
-@pytest.mark.soak
-def test_a_run_killed_in_the_middle_goes_on_to_the_same_bytes_on_one_worker(finished, tmp_path, corpus, small_model):
-    out = tmp_path / "run"
-    stop = IncompleteRun("killed")
-
-    def killed(*_, **__):
-        raise stop
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tempscale_jobs.audit.run.probe.probe", killed)
-        with pytest.raises(IncompleteRun, match="killed"):
-            run(settings(out, corpus, small_model))
-    assert not (out / "run.json").exists()
-    kept = [out / "layers.json", *sorted((out / "measured").glob("texts/*/*/part-*.parquet"))]
-    assert len(kept) > 4
-    before = {file: file.stat().st_mtime_ns for file in kept}
-    run(settings(out, corpus, small_model, workers=2))
-    assert {file: file.stat().st_mtime_ns for file in kept} == before, "what was there was made again"
-    assert digests(out, "tables") == digests(finished.storage.root, "tables")
-    assert len(digests(out, "tables")) == 2
-    assert (out / "temperature.json").read_bytes() == Path(finished.storage.root, "temperature.json").read_bytes()
 
 
 @pytest.mark.proof
@@ -283,66 +236,6 @@ def test_run_again_it_has_nothing_to_do_and_other_texts_or_settings_are_refused(
         corpus.write_bytes(rows)
 
 
-# ---------------------------------------------------------------------------------------------- with labels
-
-
-def cosines(small_model, texts, tau):
-    encoder = Encoder.load(small_model, temperature=tau, device="cpu", max_length=TOKENS)
-    own = encoder.encode(texts).embeddings.double().numpy()
-    return [float(own[k] @ own[k + 60]) for k in range(PAIRS)]
-
-
-@pytest.fixture(scope="module")
-def scored(tmp_path_factory, ray_session, texts, small_model):
-    """Pairs whose gold scores are the model's own cosines at τ 0.5, through the command line: 0.5 is the truth."""
-    folder = tmp_path_factory.mktemp("scored")
-    gold = cosines(small_model, texts, 0.5)
-    pairs = [{"sentence1": texts[k], "sentence2": texts[k + 60], "score": score} for k, score in enumerate(gold)]
-    (folder / "pairs.jsonl").write_text(as_lines(pairs))
-    code, out, err = in_process(
-        "tune", "--task", f"sts:{folder / 'pairs.jsonl'}", "--model", small_model, "--tau", "1.0", "--tau", "0.5",
-        "--no-layers", "--max-length", str(TOKENS), "--seed", str(SEED), "--workers", "1", "--out", str(folder / "run"),
-    )  # fmt: skip
-    assert code == 0, err
-    return folder / "run", out, np.array(gold)
-
-
-@pytest.mark.soak
-def test_the_temperature_that_made_the_gold_scores_is_chosen(scored, texts, small_model):
-    out, printed, gold = scored
-    first, row = pl.read_parquet(out / "tables" / f"{SCORES.name}.parquet").to_dicts()
-    assert (first["chosen"], row["chosen"], row["temperature"]) == (False, True, "0.5")
-    assert Temperature.of(read_temperature(str(out / "temperature.json"))) == Temperature(0.5)
-    held = np.array([keyed_hash(f"held out {k}", SEED) / 2**64 < 0.5 for k in range(PAIRS)])
-    at_1 = np.array(cosines(small_model, texts, 1.0))
-    for name, part in (("dev", ~held), ("held", held)):
-        assert first[f"{name}_items"] == part.sum()
-        assert first[f"{name}_score"] == pytest.approx(stats.spearmanr(at_1[part], gold[part]).statistic, abs=2e-3)
-        assert row[f"{name}_score"] == pytest.approx(1, abs=1e-3)
-    assert 0 < row["held_low"] < row["held_change"] < row["held_high"]
-    assert "Use τ 0.5: " in printed
-    evidence = " ".join(tune_sentences.evidence(read_record(out), read_tables(out), [0, 32, 64]))
-    assert f"{row['held_change']:.3g} (paired bootstrap, 95 %: {row['held_low']:.3g} to {row['held_high']:.3g})" in evidence
-    # Pairs have no texts that ask, so that no correction is tried.
-    assert "pairs, no retrieval" in evidence
-    assert read_record(out)["choice"]["correction"] is None
-
-
-def searched(config):
-    """The arguments of the search for long texts: model, settings and tokens."""
-    return begin(config).models[0], config, config.choosing.layer_tokens
-
-
-@pytest.mark.soak
-def test_texts_of_tasks_serve_the_search_of_layers(scored, tmp_path, texts, small_model):
-    pairs = scored[0].parent / "pairs.jsonl"
-    own = {"tasks": [{"name": "pairs", "type": "sts", "source": str(pairs)}]}
-    data = {k: v for k, v in settings(tmp_path / "run", "", small_model).items() if k != "corpus"} | own
-    found = layers.long_texts(*searched(checked(TuneConfig, data)))
-    assert len(set(found)) == 8
-    assert set(found) <= {text.strip() for text in texts[: PAIRS + 60]} | set(texts[: PAIRS + 60])
-
-
 @pytest.mark.parametrize(
     ("taus", "after", "kept"),
     [([0.8, 1.1], 0.4, [0.8, 1.1]), ([0.8, 1.1], 0.5, None), ([0.8, 1.1], 0.6, None), ([0.8, 0.8], 0.4, None)],
@@ -361,12 +254,17 @@ def test_a_search_that_gains_nothing_or_finds_one_temperature_gives_no_candidate
     assert (told["temperatures"], told["objective_before"], told["objective_after"]) == (kept, 0.5, after)
 
 
-def test_rows_without_a_text_are_passed_over_in_the_search_for_long_ones(tmp_path):
-    corpus = tmp_path / "texts.jsonl"
-    corpus.write_text(as_lines([{"text": "   "}, {"text": "a text"}, {"text": None}, {"text": "another one"}]))
-    data = settings(tmp_path / "run", corpus, "a model")
-    data["corpus"]["max_characters"] = 7
-    assert list(layers.texts_of_source(checked(TuneConfig, data), None)) == ["a text", "another"]
+def test_texts_for_the_search_of_layers_are_those_of_the_tasks_where_there_are_some(monkeypatch, tmp_path):
+    monkeypatch.setattr(layers.tasks, "expand", lambda asked: ["first", "second"])
+    monkeypatch.setattr(layers.tasks, "load", lambda unit, seed, tokenizer, intervals: (unit, seed, intervals))
+    monkeypatch.setattr(layers.tasks, "texts", lambda task: iter([f"{task[0]} a", f"{task[0]} b"]))
+    config = SimpleNamespace(tasks=["SciFact"], seed=3, choosing=SimpleNamespace(intervals=[0, 32]))
+    assert [*layers.texts_of_source(config, None)] == ["first a", "first b", "second a", "second b"]
+    rows = [{"text": "   "}, {"text": "one text"}, {"text": ""}, {"text": None}, {"text": "x" * 90}]
+    (tmp_path / "c.jsonl").write_text(as_lines(rows))
+    corpus = {"source": str(tmp_path / "c.jsonl"), "max_characters": 20}
+    config = checked(TuneConfig, {"out": str(tmp_path / "run"), "corpus": corpus})
+    assert [*layers.texts_of_source(config, None)] == ["one text", "x" * 20]
 
 
 @pytest.mark.proof
@@ -384,19 +282,11 @@ def test_too_few_long_texts_leave_the_layers_out(tmp_path, small_model):
 # ---------------------------------------------------------------------------------------------- report and sentences
 
 
-@pytest.mark.parametrize(
-    ("which", "charts"),
-    [
-        pytest.param("finished", {"t-gap", "t-exposure", "t-intervals"}, marks=pytest.mark.proof),
-        ("gained", {"t-gap", "t-exposure", "t-intervals"}),
-        pytest.param("scored", {"t-scores"}, marks=pytest.mark.soak),
-    ],
-)
-def test_the_report_stands_alone_and_is_rendered_again_alike(request, which, charts):
-    found = request.getfixturevalue(which)
-    out = found[0] if which == "scored" else Path(found.storage.root)
+@pytest.mark.parametrize("which", [pytest.param("finished", marks=pytest.mark.proof), "gained"])
+def test_the_report_stands_alone_and_is_rendered_again_alike(request, which):
+    out = request.getfixturevalue(which).storage.root
     page, record = read_report(out), read_record(out)
-    assert set(specs_of(page)) == charts
+    assert set(specs_of(page)) == {"t-gap", "t-exposure", "t-intervals"}
     assert tune_sentences.answer(record) in page
     assert ("tempscale export" in re.sub("</?span>", "", page)) == record["choice"]["changed"]
 

@@ -5,7 +5,6 @@ import polars as pl
 import pytest
 from scipy.stats import t as student
 
-from tempscale.stats import paired
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.tune.collapse import Noise, Seen, by_interval, choose, exposure, fairer, kept, prefix_gap
 from tempscale_jobs.tune.words import evidence
@@ -107,13 +106,9 @@ def test_exposure_by_hand():
     assert value == pytest.approx((3 / 10) / (2 / 5))
     moved = np.array([0, 1, 0, -1, -1]) / 2 / (2 / 5)  # Of a to e.
     assert change == (pytest.approx(moved.mean()), pytest.approx(moved.std(ddof=1) / np.sqrt(len(names))))
-    # a and b are of one document: sums −.25, 1, … of the deviations.
     together = alone.with_columns(document=pl.Series([1, 1, 2, 3, 4]))
     _, change = exposure(own._replace(texts=together), first, {"d", "e"})
     assert change == (pytest.approx(moved.mean()), None)  # Four documents are too few to tell.
-    change, off = paired.mean(moved, np.array([1, 1, 2, 3, 4])), moved - moved.mean()
-    sums = np.array([off[0] + off[1], *off[2:]])
-    assert change.se == pytest.approx(np.sqrt(4 / 3 * (sums**2).sum()) / 5)
 
 
 def test_what_short_texts_keep_by_hand():
@@ -124,21 +119,6 @@ def test_what_short_texts_keep_by_hand():
 
 
 # ---------------------------------------------------------------------------------------------- who may be chosen
-
-
-def test_documents_whose_texts_move_together_are_fewer_than_their_texts():
-    """Texts of a document move alike: the error of n texts in documents of four is twice that of n texts."""
-    document = lambda text: 1000 * (text in LONG) + ([*LONG, *SHORT].index(text) % N) // 4  # noqa: E731
-    noise = np.repeat(NOISE[: N // 4], 4)
-    first, own = made(documents=document), made(documents=document)
-    moved = own.texts.with_columns(inside=pl.col("inside") + 0.01 * pl.Series(np.concatenate([noise, noise])))
-    by_document = by_interval(own._replace(texts=moved), first)
-    alone = pl.Series([None] * len(moved), dtype=pl.Int64)
-    by_text = by_interval(own._replace(texts=moved.with_columns(document=alone)), first)
-    for one, other in zip(by_document, by_text, strict=True):
-        assert one["change_se"] == pytest.approx(
-            2 * other["change_se"] * np.sqrt((N - 1) / N * (N / 4) / (N / 4 - 1)), rel=1e-12
-        )
 
 
 @pytest.mark.parametrize(("documents", "chosen"), [(8, False), (40, True)])
@@ -153,7 +133,7 @@ def test_with_too_few_documents_nothing_is_chosen_because_no_error_is_known(docu
     names = ({"temperature": temperature, "correction": None} for temperature in ("1.0", "0.5"))
     rows = [own | name for own, name in zip((first, row), names, strict=True)]
     run = {"choice": {"by": "collapse", "texts": N, "probed": N}}
-    told = " ".join(evidence(run, {"tuning_collapse": pl.DataFrame(rows, infer_schema_length=None)}, [0, 64]))
+    told = " ".join(evidence(run, {"tuning_collapse": pl.DataFrame(rows, infer_schema_length=None)}))
     assert ("documents" in told) is not chosen
     assert "neighbours" not in told
 
@@ -220,8 +200,7 @@ def turned(names, to_long):
     near = exposed(2)
     for name in names:
         gone = min(near[name] & set(SHORT if to_long else LONG))
-        came = min(set(LONG if to_long else SHORT) - near[name] - {name})
-        near[name] = near[name] - {gone} | {came}
+        near[name] = near[name] - {gone} | {min(set(LONG if to_long else SHORT) - near[name] - {name})}
     return near
 
 

@@ -17,7 +17,7 @@ from tempscale.correction.values import Correction
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.tune import CORRECTIONS
 from tempscale_jobs.runs.folder import load_tables
-from tempscale_jobs.tune import words
+from tempscale_jobs.tune import findings, words
 
 pytestmark = pytest.mark.proof
 
@@ -139,20 +139,39 @@ def test_exposure_is_counted_in_the_first_ten_of_held_out_queries(finished, text
     np.testing.assert_allclose(means["exposure"], 1.0, atol=1e-9)
 
 
+def tables_of(rows, error=0.02, chosen=None):
+    """The tables of a choice by scores with the exposure of each part of the documents, by correction."""
+    here = {"task": "t", "split": "s", "subset": "d", "exposure_se": error}
+    exposure = pl.DataFrame([here | {"correction": own, "exposure": e} for own, each in rows for e in each])
+    scored = {"model": "m", "temperature": "1.0", "held_change": -0.01, "held_change_se": 0.005}
+    scores = pl.DataFrame([scored | {"correction": own, "chosen": own == chosen} for own, _ in rows])
+    return {"tuning_exposure": exposure, "tuning_scores": scores}
+
+
 def test_of_two_exposures_the_fairer_one_is_named():
-    rows = [(None, [2.0, 0.5]), ("one", [1.1, 0.9]), ("two", [0.0, 2.0])]
-    exposure = pl.DataFrame(
-        [{"correction": own, "task": "t", "split": "s", "subset": "d", "exposure": e} for own, each in rows for e in each]
-    )
-    scores = pl.DataFrame([{"correction": own, "held_change": -0.01, "held_change_se": 0.005} for own, _ in rows])
-    (said,) = words.corrected({"without_correction": {}}, {"tuning_exposure": exposure, "tuning_scores": scores})
+    tables = tables_of([(None, [2.0, 0.5]), ("one", [1.1, 0.9]), ("two", [0.0, 2.0])])
+    (said,) = words.corrected({"without_correction": {}}, tables)
     assert "2.00 0.50" in said
     assert "one makes it 1.10 0.90" in said
     assert "−0.0100 ± 0.0098" in said
-    assert words.unfairness(exposure, None) == pytest.approx(math.log(2))
-    alike = {"tuning_exposure": exposure.gather_every(2), "tuning_scores": scores}
+    assert words.unfairness(tables["tuning_exposure"], None) == pytest.approx(math.log(2))
+    alike = tables | {"tuning_exposure": tables["tuning_exposure"].gather_every(2)}
     (said,) = words.corrected({"without_correction": {}}, alike)
     assert "one length" in said
+
+
+@pytest.mark.parametrize(
+    ("after", "error", "expected"),
+    [([1.29, 0.8], 0.02, (0.52, 1.29)), ([0.9, 0.4], 0.02, (1.6, 0.4)), ([1.05, 1.0], 0.02, None), ([1.29, 1.0], 0.3, None)],
+)
+def test_a_correction_that_passes_the_fair_exposure_is_not_praised(after, error, expected):
+    tables = tables_of([(None, [0.52, 1.6]), ("one", after)], error, "one")
+    found = findings.overshot(tables, tables["tuning_scores"].row(1, named=True))
+    assert (None if found is None else found[1:]) == expected
+    choice = {"chosen": "1.0", "changed": True, "correction": "one", "reason": "it is best"}
+    assert ("overshoots" in words.answer({"choice": choice}, tables)) == (expected is not None)
+    fair = tables_of([(None, [0.52, 1.6]), ("one", [1.35, 0.8]), ("two", [0.6, 1.4])])
+    assert "correction two makes" in words.corrected({"without_correction": {}}, fair)[0]  # Though one is nearer to 1.
 
 
 @pytest.mark.proof

@@ -6,6 +6,7 @@ from pages import key
 
 from tempscale_jobs.report.findings import changed
 from tempscale_jobs.tune.findings import decide
+from tempscale_jobs.tune.words import answer
 
 SCORES = {
     "correction": None, "dev_items": 60, "dev_score": 0.5, "dev_change": 0.0, "dev_change_se": 0.0, "held_items": 40,
@@ -38,6 +39,31 @@ def test_the_bootstrap_decides_of_the_best_candidate_as_it_decides_the_choice(lo
     best = {"held_change": (low + high) / 2, "held_change_se": 1e-6 if state == "noise" else 9.0}
     found = decided("tuning_scores", key(1.0) | SCORES, key(0.8) | SCORES | best | {"held_low": low, "held_high": high})
     assert found.of(changed("held_score"), "MiniLM", "0.8").state == state
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "error", "passed"),
+    [
+        (0.52, 1.29, 0.1, True),
+        (0.52, 1.29, 0.3, False),
+        (0.52, 1.05, 0.01, False),
+        (1.4, 0.5, 0.1, True),
+        (0.5, 0.9, 0.1, False),
+    ],
+)  # fmt: skip
+def test_a_candidate_that_passes_the_fair_exposure_is_called_so(before, after, error, passed):
+    moved = {
+        "exposure_long": after,
+        "exposure_long_change": after - before,
+        "exposure_long_change_se": error,
+        "chosen": True,
+    }
+    rows = [key(1.0) | COLLAPSE | {"exposure_long": before, "chosen": False}, key(0.8) | COLLAPSE | moved]
+    found = decided("tuning_collapse", *rows).of(changed("exposure_long"), "MiniLM", "0.8")
+    assert ("overshoots" in found.not_shown) == passed
+    choice = {"chosen": "0.8", "changed": True, "reason": "it is fairest"}
+    answered = answer({"choice": choice}, {"tuning_collapse": pl.DataFrame(rows, infer_schema_length=None)})
+    assert ("overshoots" in answered) == passed
 
 
 def test_without_labels_gap_and_exposure_are_compared_and_corrections_stand_apart():

@@ -5,11 +5,14 @@ from collections import Counter
 import numpy as np
 import polars as pl
 import pytest
+from pages import key
 from scipy import stats
 
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.report.findings import changed
 from tempscale_jobs.tune import scores
+from tempscale_jobs.tune.findings import decide
 from tempscale_jobs.tune.scores import Half, Parts, choose, split
 
 FIRST, OTHER = "1.0", "0.8"
@@ -101,8 +104,7 @@ def test_tasks_without_items_enough_are_left_out_and_none_left_is_refused():
 
 
 def test_items_without_a_value_or_a_cosine_cannot_choose():
-    nothing = pl.lit(None, pl.Float64)
-    rows = table({FIRST: np.zeros(80), OTHER: np.ones(80)}).with_columns(value=nothing)
+    rows = table({FIRST: np.zeros(80), OTHER: np.ones(80)}).with_columns(value=pl.lit(None, pl.Float64))
     assert split(rows, ["one"], 0.5, 0) == Parts({}, {}, ["one"])
     good = table({FIRST: np.zeros(80), OTHER: np.ones(80)}, subset="good")
     ((dev,), (held,)) = (each["one"] for each in split(pl.concat([rows, good]), ["one"], 0.5, 0)[:2])
@@ -110,22 +112,6 @@ def test_items_without_a_value_or_a_cosine_cannot_choose():
 
 
 # ---------------------------------------------------------------------------------------------- the choice
-
-
-@pytest.mark.proof
-def test_a_real_gain_is_found_and_its_interval_covers_the_truth():
-    covered, n, gain, draws = 0, 400, 0.05, 60
-    for seed in range(draws):
-        random = np.random.default_rng(seed)
-        before = random.uniform(0.2, 0.8, n)
-        own = {FIRST: before, OTHER: before + gain + random.normal(0, 0.15, n), "0.5": before - gain}
-        rows = choose(split(table(own), ["one"], 0.5, seed), list(own), seed)
-        assert [row["chosen"] for row in rows] == [False, True, False]
-        assert rows[1]["held_low"] > 0
-        covered += rows[1]["held_low"] < gain < rows[1]["held_high"]
-        assert rows[2]["held_low"] is rows[0]["held_high"] is None
-    assert covered >= stats.binom.ppf(0.001, draws, 0.95)
-    assert rows[0]["reason"] == rows[2]["reason"] != rows[1]["reason"]
 
 
 def test_noise_is_chosen_about_as_often_as_its_level_allows(monkeypatch):
@@ -303,8 +289,7 @@ def test_lucky_draws_to_learn_from_do_not_confirm_a_candidate():
         skill = {name: 0.7 + generator.normal(0, 0.03, 10) for name in (FIRST, "a", "b", "c", "d")}
         easy = generator.random((400, 1))
         right = {name: (easy + generator.normal(0, 0.2, (400, 10))) / 1.4 + 0.1 < own for name, own in skill.items()}
-        parts = split(classified(right), ["one"], 0.5, 0)
-        rows = choose(parts, list(right), 0)
+        rows = choose(split(classified(right), ["one"], 0.5, 0), list(right), 0)
         confirmed += not rows[0]["chosen"]
     # One-sided 2.5 %: a binomial bound that a share of 10 % or more would break.
     assert confirmed <= stats.binom(times, 0.025).ppf(0.999)
@@ -320,3 +305,53 @@ def test_windows_of_one_text_are_resampled_together():
     wanted = texts.std(ddof=1) / np.sqrt(len(texts))
     assert half.change(OTHER, FIRST, 0).se == pytest.approx(wanted, rel=1e-9)
     assert half.resampled(OTHER, FIRST, np.random.default_rng(0)).std() == pytest.approx(wanted, rel=0.08)
+
+
+# --- findings, of scores and of collapse ------------------------------------------------------------------------------
+
+
+SCORES = {
+    "correction": None, "dev_items": 60, "dev_score": 0.5, "dev_change": 0.0, "dev_change_se": 0.0, "held_items": 40,
+    "held_score": 0.4, "held_change": 0.0, "held_change_se": 0.0, "held_low": None, "held_high": None,
+}  # fmt: skip
+COLLAPSE = {
+    "correction": None, "prefix_gap": 0.03, "prefix_gap_change": 0.0, "prefix_gap_change_se": 0.0, "exposure_long": 0.8,
+    "exposure_long_change": 0.0, "exposure_long_change_se": 0.0,
+}  # fmt: skip
+
+
+def decided(name, *rows):
+    return decide({name: pl.DataFrame(rows, infer_schema_length=None)})
+
+
+def test_each_candidate_is_compared_with_the_first():
+    moved = {"dev_change": 0.1, "dev_change_se": 0.02, "held_change": -0.1, "held_change_se": 0.06}
+    found = decided("tuning_scores", key(1.0) | SCORES, key(0.8) | SCORES | moved)
+    first = [(one.figure, one.state, one.value) for one in found.rows[:2]]
+    assert first == [("held_score", "measured", 0.4), ("dev_score", "measured", 0.5)]
+    held, dev = (found.of(changed(f"{name}_score"), "MiniLM", "0.8") for name in ("held", "dev"))
+    assert [(one.state, one.value) for one in (held, dev)] == [("noise", -0.1), ("up", 0.1)]
+    assert held.rests_on == "40 items of the held-out part"
+    assert dev.not_shown
+
+
+@pytest.mark.parametrize(("low", "high", "state"), [(0.01, 0.2, "up"), (-0.2, -0.01, "down"), (-0.01, 0.2, "noise")])
+def test_the_bootstrap_decides_of_the_best_candidate_as_it_decides_the_choice(low, high, state):
+    """Its error alone would say otherwise."""
+    best = {"held_change": (low + high) / 2, "held_change_se": 1e-6 if state == "noise" else 9.0}
+    found = decided("tuning_scores", key(1.0) | SCORES, key(0.8) | SCORES | best | {"held_low": low, "held_high": high})
+    assert found.of(changed("held_score"), "MiniLM", "0.8").state == state
+
+
+def test_without_labels_gap_and_exposure_are_compared_and_corrections_stand_apart():
+    fair = {"correction": "length", "prefix_gap": None, "prefix_gap_change": None, "prefix_gap_change_se": None}
+    fair |= {"exposure_long_change": 0.15, "exposure_long_change_se": 0.05}
+    lower = {"prefix_gap_change": -0.02, "prefix_gap_change_se": 0.005}
+    lower |= {"exposure_long_change": 0.1, "exposure_long_change_se": None}
+    found = decided("tuning_collapse", key(1.0) | COLLAPSE, key(0.8) | COLLAPSE | lower, key(1.0) | COLLAPSE | fair)
+    states = {(one.figure, one.temperature): one.state for one in found.rows}
+    assert states == {
+        ("prefix_gap", "1.0"): "measured", ("exposure_long", "1.0"): "measured",
+        (changed("prefix_gap"), "0.8"): "down", (changed("exposure_long"), "0.8"): "unknown",
+        (f"{changed('prefix_gap')} with length", "1.0"): "absent", (f"{changed('exposure_long')} with length", "1.0"): "up",
+    }  # fmt: skip

@@ -118,17 +118,6 @@ def test_auto_gives_the_bytes_of_what_it_chose_and_says_so(audit, tmp_path):
     assert json.loads(decisive["new"])["precision"] == "bfloat16"
 
 
-@pytest.mark.soak
-def test_the_cache_holds_what_was_computed_and_not_what_was_asked_for(audit, tmp_path):
-    cache = str(tmp_path / "cache")
-    told = [
-        audit(name, precision, seen, cache=cache)["byte_identity_exceptions"]
-        for name, precision, seen in (("half", "bfloat16", [AMX]), ("new", "auto", [AMX]), ("old", "auto", [OLD]))
-    ]
-    assert [len(own) for own in told] == [0, 1, 0]
-    assert "40 of 40 texts" in told[1][0]
-
-
 def test_a_run_goes_on_in_the_precision_that_it_began_with(tmp_path, monkeypatch):
     run, found = Run(Storage(str(tmp_path)), [], [], "2026-11-01"), []
     for seen in ([AMX], [OLD]):

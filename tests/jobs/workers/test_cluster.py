@@ -50,20 +50,6 @@ def test_workers_have_one_thread_each_and_this_process_keeps_its_own(monkeypatch
         assert variables == {name: "false" if name.startswith("TOKENIZERS") else "1" for name in VARIABLES}
 
 
-def test_what_prevents_ray_from_starting_leaves_the_variables_as_they_were(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    own, execution = of_this_process(), Execution.model_validate({"workers": 1})
-
-    def refused(*_, **__):
-        assert of_this_process()["OMP_NUM_THREADS"] == "1"
-        raise RuntimeError("no room")
-
-    monkeypatch.setattr(ray, "init", refused)
-    with pytest.raises(RuntimeError, match="no room"), sessions.session(execution):
-        pass
-    assert of_this_process() == own
-
-
 @pytest.mark.parametrize(
     ("gpus", "workers", "processors"), [(0, 8, 9), (8, 8, 16), (8, 40, 41), (0, None, 17), (8, None, 17)]
 )

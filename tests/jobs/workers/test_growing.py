@@ -73,25 +73,20 @@ def test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing(nodes, tmp_path
     assert np.all([blocks.read_cells(tiling, *tile).pairs.sum() > 0 for tile in TRIANGLE])
 
 
-class Actor:
-    """Stands for an actor: what it is given comes back as (its name, the piece)."""
-
-    def __init__(self, name, given):
-        self.name, self.given, self.run, self.started = name, given, Method(self, "run"), Method(self, "started")
-
-
 class Method:
-    def __init__(self, actor, name):
-        self.actor, self.name = actor, name
+    def __init__(self, remote):
+        self.remote = remote
 
     def options(self, **how):
         return self
 
-    def remote(self, function=None, number=None):
-        if self.name == "started":
-            return f"{self.actor.name} is ready"
-        self.actor.given.append((self.actor.name, number))
-        return len(self.actor.given) - 1
+
+class Actor:
+    """Stands for an actor: what it is given comes back as (its name, the piece)."""
+
+    def __init__(self, name, given):
+        self.name, self.started = name, Method(lambda: f"{name} is ready")
+        self.run = Method(lambda function, number: given.append((name, number)) or len(given) - 1)
 
 
 @pytest.fixture

@@ -84,26 +84,6 @@ def test_a_model_exchanged_before_it_is_loaded_ends_with_3_and_leaves_nothing(se
     assert digests(tmp_path / "run", "texts", "tables") == digests(tmp_path / "expected", "texts", "tables")
 
 
-@pytest.mark.soak
-@pytest.mark.usefixtures("ray_session")
-def test_a_worker_with_other_files_than_the_driver_is_wrong_usage(settings, model, monkeypatch, tmp_path):
-    # The files of one worker's machine: only what an actor loads leads to them.
-    elsewhere = Path(shutil.copytree(model, tmp_path / "elsewhere"))
-    other_weights(elsewhere)
-    find = folder.find_models
-
-    def found(config):
-        (own,) = find(config)
-        return [Model(**{**own.__dict__, "name": str(elsewhere)})]
-
-    monkeypatch.setattr(folder, "find_models", found)
-    monkeypatch.setattr(folder, "check_models", lambda run: None)  # The driver's own are as they were.
-    with pytest.raises(OtherModel, match=f"'{elsewhere}'"):
-        audited(settings())
-    assert OtherModel.exit_code == 2
-    assert not list((tmp_path / "run" / "texts").rglob("*.parquet"))
-
-
 def test_files_that_change_while_they_are_fingerprinted_are_wrong_usage(settings, model, monkeypatch):
     fingerprint = checkpoint.fingerprint
 
@@ -186,8 +166,9 @@ def test_a_restarted_actor_that_finds_another_model_runs_nothing(model, tmp_path
     other_weights(model)
     worker = ModelActor(Storage(str(tmp_path / "run")), known, TAUS, {}, 0)
     for call in (worker.started, lambda: worker.run(lambda *given: pytest.fail("it ran"), 0, pa.table({}))):
-        with pytest.raises(OtherModel):
+        with pytest.raises(OtherModel) as told:
             call()
+        assert told.value.exit_code == 2
 
 
 def test_files_exchanged_between_loading_and_proof_are_noticed(model, tmp_path, monkeypatch):

@@ -154,7 +154,7 @@ def test_processes_that_die_in_ever_other_texts_end_the_session(storage):
 def test_a_process_that_dies_again_and_again_before_the_model_runs_ends_the_session(storage):
     for _ in range(7):
         assert Marks(storage, "marks/shard.json").begin(BATCHES) == BATCHES
-    with pytest.raises(IncompleteRun, match=r"marks/shard\.json died 7 times"):
+    with pytest.raises(IncompleteRun, match=r"marks/shard\.json.* 7 "):
         Marks(storage, "marks/shard.json").begin(BATCHES)
 
 

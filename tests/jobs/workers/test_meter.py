@@ -4,6 +4,7 @@ import logging
 
 import pytest
 import ray
+from ray.util import metrics as ray_metrics
 
 from tempscale_jobs.runs import observing
 from tempscale_jobs.runs.observing import RayMetrics, StatusFile, Work
@@ -15,8 +16,8 @@ from tempscale_jobs.workers.meter import COUNTERS, Meter, Turn
 class Told:
     """Stands for a metric of Ray, and keeps what it is told."""
 
-    def __init__(self, name):
-        self.name, self.told = name, []
+    def __init__(self):
+        self.told = []
 
     def inc(self, amount, labels):
         self.told.append((amount, labels))
@@ -27,10 +28,12 @@ class Told:
 @pytest.fixture
 def counters(monkeypatch):
     """The counters by name, in a process in which Ray runs."""
-    kept = {name: Told(name) for name in COUNTERS}
-    monkeypatch.setattr(meter, "_counter", kept.__getitem__)
+    kept = {f"tempscale_worker_{name}_total": Told() for name in COUNTERS}
+    monkeypatch.setattr(ray_metrics, "Counter", lambda name, *described: kept[name])
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    return kept
+    meter._counter.cache_clear()
+    yield dict(zip(COUNTERS, kept.values(), strict=True))
+    meter._counter.cache_clear()
 
 
 def test_what_is_counted_has_its_run_model_and_step(counters):
@@ -44,7 +47,7 @@ def test_what_is_counted_has_its_run_model_and_step(counters):
 
 
 def test_a_metric_that_fails_or_has_no_ray_costs_nothing(counters, monkeypatch):
-    monkeypatch.setattr(meter, "_counter", lambda name: 1 / 0)
+    monkeypatch.setattr(counters["texts"], "inc", lambda amount, labels: 1 / 0)
     Meter("abc123", "m").add("texts", 1)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     Meter("abc123", "m").add("texts", 1)
@@ -70,9 +73,9 @@ def test_the_turn_is_left_where_the_work_fails(counters):
 
 
 def test_how_a_step_goes_on_is_told_by_run_and_step(monkeypatch):
-    metrics, told = RayMetrics(), {name: Told(name) for name in observing.METRICS}
-    monkeypatch.setattr(metrics, "_metric", told.__getitem__)
-    metrics.run = "abc123"
+    metrics, told = RayMetrics(), {name: Told() for name in observing.METRICS}
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    metrics.metrics, metrics.run = told, "abc123"
     metrics.stage("cosine, τ 1.0", 10)
     metrics.work(Work(7, 2, 4, 1))
     metrics.work(Work(None, 2, 2))

@@ -321,6 +321,20 @@ def test_every_node_proves_that_it_shares_the_folders(cluster, tmp_path, monkeyp
     assert not list((tmp_path / "run").glob(f"{shared.PROOF}*"))
 
 
+def test_a_node_that_gives_no_answer_ends_the_run_and_tasks_run_where_their_files_are(cluster, tmp_path, monkeypatch):
+    out, file = Storage(str(tmp_path / "run")), tmp_path / "corpus.jsonl"
+    file.write_text("{}")
+    assert shared.that_sees([]) == shared.that_sees([str(file)]) == {}
+    here = {"label_selector": {shared.NODE_LABEL: ray.get_runtime_context().get_node_id()}}
+    answers = {}
+    monkeypatch.setattr(shared, "ask_nodes", lambda ask, nodes, **how: ((node, answers.get(node)) for node in nodes))
+    with pytest.raises(IncompleteRun):
+        shared.check_shared([("--out", out)], [])
+    for last in (False, None):  # It does not see the file; it gives no answer.
+        answers |= dict.fromkeys((node["NodeID"] for node in ray.nodes()), True) | {ray.nodes()[-1]["NodeID"]: last}
+        assert shared.that_sees([str(file)]) == here
+
+
 def test_a_node_answers_for_each_folder_and_model(tmp_path):
     """Folders that it sees and can write, that it does not see, and whose files it cannot write."""
     folders = [tmp_path / name for name in ("shared", "its own", "read-only")]

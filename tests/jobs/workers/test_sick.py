@@ -98,6 +98,15 @@ def lost(folder):
     return [json.loads(file.read_text()) for file in (folder / LOST).glob("*.json")]
 
 
+def until(happened, work=None):
+    """Wait for what must happen within a minute, and before some work ends."""
+    deadline = time.monotonic() + 60
+    while not happened():
+        assert work is None or not work.done(), work.result()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
 HEAD, WITH_GPUS = {"num_cpus": 0, "num_gpus": 0}, {"num_cpus": 2, "num_gpus": 2}
 
 
@@ -127,7 +136,7 @@ def test_a_worker_that_is_lost_in_the_middle_leaves_its_pieces_to_others(no_ray,
 def test_where_no_worker_can_start_the_run_ends_with_the_reason(no_ray, crew, tmp_path):
     with cluster_of(HEAD, WITH_GPUS) as (session, nodes):
         (tmp_path / "sick").write_text(nodes.worker_nodes.copy().pop().node_id)
-        with crew(session) as own, pytest.raises(IncompleteRun, match=r"no machine of the cluster is left.*ECC error"):
+        with crew(session) as own, pytest.raises(IncompleteRun, match="ECC error"):
             list(own.run(where, pieces(4)))
     assert len(lost(tmp_path)) <= 4
 
@@ -183,15 +192,10 @@ def test_where_the_first_machine_that_comes_is_sick_the_others_are_waited_for(no
         (tmp_path / "sick").write_text("none yet")
         with crew(session) as own:
             work = pool.submit(lambda: dict(own.run(where, pieces(12))))
-            while not waiting(nodes):
-                time.sleep(0.1)
+            until(lambda: waiting(nodes), work)
             sick = nodes.add_node(wait=False, **one_gpu)
             (tmp_path / "sick").write_text(sick.node_id)
-            for _ in range(600):
-                if len(lost(tmp_path)) >= 2:
-                    break
-                assert not work.done(), work.result()
-                time.sleep(0.1)
+            until(lambda: len(lost(tmp_path)) >= 2, work)
             time.sleep(5)
             assert not work.done(), work.result()
             well = nodes.add_node(**one_gpu)
@@ -254,11 +258,7 @@ def test_a_cluster_that_begins_with_a_head_alone_gets_nodes_because_work_waits(n
     with cluster_of(HEAD | {"resources": {"autoscaled_gpus": 2}}) as (session, nodes), ThreadPoolExecutor(1) as pool:
         assert (session.workers, session.gpus) == (2, 1)
         used, head = pool.submit(work, session, tmp_path), nodes.head_node.node_id
-        for _ in range(600):  # What an autoscaler does: add a node once something waits for one.
-            if waiting(nodes):
-                break
-            assert not used.done(), used.result()
-            time.sleep(0.1)
+        until(lambda: waiting(nodes), used)  # What an autoscaler does: add a node once something waits for one.
         nodes.add_node(object_store_memory=100 << 20, **WITH_GPUS)
         assert used.result(timeout=120)
         assert head not in used.result()
@@ -268,11 +268,7 @@ def test_the_places_of_all_workers_are_asked_for_before_the_source_is_read(no_ra
     with cluster_of(HEAD | {"resources": {"autoscaled_gpus": 2}}) as (session, nodes):
         assert not waiting(nodes)
         ask_for_workers(session)
-        for _ in range(100):
-            if waiting(nodes):
-                break
-            time.sleep(0.1)
-        assert waiting(nodes)
+        until(lambda: waiting(nodes))
 
 
 def test_actors_that_hold_all_processors_leave_room_for_helpers(no_ray, tmp_path):

@@ -8,7 +8,6 @@ import os
 import pickle
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pyarrow as pa
@@ -17,11 +16,8 @@ import ray
 from ray import cloudpickle
 from rich.console import Console
 
-from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus, Execution
-from tempscale_jobs.corpus import stream, units
-from tempscale_jobs.corpus.shards import TextShards
-from tempscale_jobs.corpus.stream import SourceReader
+from tempscale_jobs.corpus import units
 from tempscale_jobs.corpus.units import Unit, named
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.observing import JsonLines, Slow, StatusFile
@@ -329,32 +325,3 @@ def test_the_piece_that_a_worker_has_ahead_is_not_named(cluster, run, tmp_path, 
         wait_for(run, [])
     assert sorted(found) == list(range(20))
     assert run.console_text().count("slow: shard 6") == 1
-
-
-def test_a_unit_that_is_read_slowly_is_named_by_its_file(cluster, run, tmp_path, monkeypatch):
-    """One of nine files takes until another file is there."""
-    data, out, go = tmp_path / "data", str(tmp_path / "one"), tmp_path / "go"
-    data.mkdir()
-    for k in range(9):
-        (data / f"{k}.csv").write_text("\n".join(["id,text", *(f"t{k}-{i},words" for i in range(20))]))
-    config = resolve({"corpus": {"source": str(data), "unit_rows": 20, "unit_bytes": 150}})
-    corpus = SourceReader(Storage(out), TextShards(config.corpus, config.embedding, out), 0, out)
-    assert len(corpus.units) == 9
-    plain = stream.read_unit
-
-    def read_unit(number, **shared):
-        while number == 5 and not go.exists():
-            time.sleep(0.02)
-        plain(number, **shared)
-
-    def wait_and_go():
-        wait_for(run, ["unit 5: 5.csv"])
-        go.touch()
-
-    monkeypatch.setattr(stream, "read_unit", read_unit)
-    with ThreadPoolExecutor(1) as thread, run.stage("read", 9) as stage:
-        waited = thread.submit(wait_and_go)
-        corpus.finish(replace(cluster, journal=run), stage)
-        waited.result()
-    wait_for(run, [])
-    assert corpus.index.analysed == 180

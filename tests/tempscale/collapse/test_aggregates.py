@@ -187,11 +187,3 @@ def test_the_percentile_of_all_cells_is_that_of_all_pairs_and_ascends():
     found = [parted.overall_percentile(share) for share in np.linspace(0.01, 1.0, 50)]
     assert found == [whole.percentile(0, 0, share) for share in np.linspace(0.01, 1.0, 50)] == sorted(found)
     assert found[-1] - found[0] > 0.5
-
-
-@pytest.mark.parametrize("cosine", [-1.0, -0.25, 0.0, 0.7, 1.0])
-def test_pairs_alike_have_all_percentiles_there(cosine):
-    columns = np.tile([[cosine, (1 - cosine**2) ** 0.5]], (5, 1))
-    cells = cells_of(block(np.array([[1.0, 0.0]]), [0]), block(columns, [0] * 5), 1, diagonal=False)
-    for share in (0.05, 0.5, 0.95):
-        assert cells.percentile(0, 0, share) == pytest.approx(cosine, abs=2 / BINS)

@@ -104,18 +104,6 @@ def test_a_tile_by_hand(device):
 
 
 @on_both
-def test_copies_are_each_others_neighbours_in_the_order_of_their_labels(device):
-    texts = Block(
-        np.tile(np.float32([0.5, 0.5, 0.5, 0.5]), (6, 1)), np.zeros(6, int), np.array([4, 0, 5, 2, 1, 3], np.int32)
-    )
-    tile = cosine_tile(texts, texts, 1, diagonal=True, neighbours=3, duplicate=1.0, listed=4, device=device)
-    assert tile.rows.label.tolist() == [[k for k in range(6) if k != own][:3] for own in texts.labels]
-    assert (tile.rows.cosine == 1.0).all()
-    assert tile.duplicates.labels.tolist() == [[0, 1], [0, 2], [0, 3], [0, 4]]
-    assert tile.cells.duplicates[0, 0] == 15
-
-
-@on_both
 @pytest.mark.parametrize("count", [0, 1])
 def test_no_text_and_one_text_have_no_neighbour(device, count):
     texts = texts_of(5)

@@ -42,13 +42,6 @@ def test_exposure_by_hand():
     assert (found.error[[0, 2]] > 0).all()
 
 
-def test_queries_of_their_own_by_hand():
-    # Three queries on four texts: the short text 0 answers all of them, the long text 3 one.
-    found = exposure(np.array([[0], [0], [3]]), np.array([0, 1, 1, 1]), 2, from_corpus=False)
-    np.testing.assert_allclose(found.slots_share, [2 / 3, 1 / 3])
-    np.testing.assert_allclose(found.exposure, [8 / 3, 4 / 9])
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 25), st.integers(1, 6), st.integers(1, 4), st.booleans(), seeds)
 def test_exposure_equals_a_count_of_every_slot(texts, k, intervals, own, seed):

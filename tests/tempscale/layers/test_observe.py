@@ -7,6 +7,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
+from attaching import hooked
 from places_by_hand import BEHIND_THE_SECOND_SUM, seen
 
 from tempscale import Encoder, attach
@@ -206,10 +207,10 @@ def test_a_model_is_left_as_it_was(tiny_model):
     observe(model, IDS, lambda layer: None)
     assert model.training
     assert model.config._attn_implementation == "sdpa"
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert not hooked(model)
     with pytest.raises(ZeroDivisionError):
         observe(model, IDS, lambda layer: 1 / 0)
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert not hooked(model)
     assert model.config._attn_implementation == "sdpa"
 
 
@@ -255,46 +256,3 @@ def test_tokens_of_one_length_have_the_spread_that_appendix_j_says():
     assert equal.spread == pytest.approx(1 / float(equal.within_cosine) - 1, rel=1e-10)
     assert concentration(torch.tensor([[3.0, 4.0], [4.0, 3.0]])) == pytest.approx((0.5 / 24.5, 24.5 / 25, 0))
     assert concentration(torch.tensor([[1.0, 0.0], [3.0, 0.0]])) == pytest.approx((1 / 4, 1, 0.5))
-
-
-def test_tokens_of_a_real_model_are_not_of_one_length(minilm, real_texts):
-    encoder = Encoder.load(minilm, device="cpu")
-    (ids,) = encoder.tokenizer([real_texts[9]]).ids
-    found, x = concentration(tokens := encoder.token_embeddings(ids)), tokens.double().numpy()
-    norms = np.linalg.norm(x, axis=1)
-    assert found.norm_variation == pytest.approx(norms.std() / norms.mean(), rel=1e-10)
-    assert found.norm_variation > 0.01
-    assert found.spread == pytest.approx(spread_of(x), rel=1e-10)
-    assert found.within_cosine == pytest.approx(oracles.within_cosine(x), rel=1e-10)
-
-
-@pytest.mark.proof
-def test_no_more_than_half_the_memory_of_all_attentions_at_once(minilm):
-    """What tensors hold at their peak, at 512 tokens, beside a plain pass that computes σ_a of the same heads."""
-    from benchmarks.layers import plain
-
-    encoder = Encoder.load(minilm, device="cpu")
-    ids = [101, *torch.randint(2000, 20_000, (510,), generator=torch.Generator().manual_seed(0)).tolist(), 102]
-    glance = Glance()
-    glance.of(encoder.model, ids[:16])
-    own = peak_bytes(lambda: glance.of(encoder.model, ids))
-    encoder.model.set_attn_implementation("eager")
-    with torch.inference_mode():
-        all_at_once = peak_bytes(lambda: plain(encoder, ids))
-    assert all_at_once > 6 * 12 * 512**2 * 4  # It held every layer's attention.
-    assert 12 * 512**2 * 4 < own < all_at_once / 2
-
-
-def peak_bytes(work):
-    """The most that tensors made by `work` held together."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        work()
-    sizes, open_nodes = [], list(profiled.profiler.kineto_results.experimental_event_tree())
-    while open_nodes:
-        node = open_nodes.pop()
-        open_nodes += node.children
-        if str(node.typed[0]) == "_EventType.Allocation":
-            sizes.append((node.start_time_ns, node.typed[1].alloc_size))
-    return max(itertools.accumulate(size for _, size in sorted(sizes)))

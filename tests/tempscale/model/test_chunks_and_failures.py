@@ -149,7 +149,7 @@ def test_texts_that_the_model_fails_on_are_found_and_the_others_embedded(encoder
 
     failing(encoder, monkeypatch, rule)
     out = encoder.encode_tokens(tokens, factors=True, isolate=True)
-    assert out.failed[3] == "the model fails with IndexError: index out of range in self"
+    assert out.failed[3].endswith("IndexError: index out of range in self")
     assert out.failed.get(4) in (None, NO_MEMORY)
     good = [k for k in range(len(TEXTS)) if k not in out.failed]
     assert len(good) >= 4

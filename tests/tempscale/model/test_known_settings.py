@@ -7,9 +7,21 @@ import pkgutil
 import re
 import shutil
 
-import numpy as np
 import pytest
-from sentence_transformers_cases import CASES, CASES_OF_6, SAME, TEXTS, change, pooling, stage, theirs, tokenizer, whole
+from sentence_transformers_cases import (
+    CASES,
+    CASES_OF_6,
+    SAME,
+    TEXTS,
+    apart,
+    as_users_have_it,
+    change,
+    pooling,
+    stage,
+    theirs,
+    tokenizer,
+    whole,
+)
 
 from tempscale.model import known_settings
 from tempscale.model.checkpoint import ModelError
@@ -22,15 +34,8 @@ pytestmark = pytest.mark.proof
 pytest.importorskip("sentence_transformers")
 
 
-def ours(folder, texts=TEXTS, **how):
-    out = Encoder.load(folder, device="cpu", **how).encode(texts)
-    return (out.norms[:, None] * out.embeddings).numpy()
-
-
-def apart(found, expected):
-    """The largest ‖a − b‖/‖b‖ over texts."""
-    assert found.shape == expected.shape
-    return float((np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)).max())
+def ours(folder, texts=TEXTS):
+    return as_users_have_it(Encoder.load(folder, device="cpu"), texts)
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,7 @@ import torch
 from sentence_transformers_cases import change, pooling
 
 from tempscale.model.checkpoint import ModelError
-from tempscale.model.encoder import Encoder
-from tempscale.model.pooling import Head, Normalize, load_head
-from tempscale.model.settings import Settings
-
-TEXTS = ["a", "b c", "the quick brown fox", "0 1 2 3 4 5 6 7 8 9", "mean pooling hides what differs", "!"]
+from tempscale.model.pooling import Head, load_head
 
 
 @pytest.fixture(scope="module")
@@ -79,25 +75,6 @@ def test_stages_come_after_pooling_and_the_result_has_unit_length():
     found, norms = Head("mean", [torch.nn.ReLU(), linear])(hidden, torch.tensor([[True, True]]))
     np.testing.assert_allclose(found.detach(), np.array([[2, -3]]) / 13**0.5, atol=1e-6)
     np.testing.assert_allclose(norms.detach(), [13**0.5], atol=1e-6)
-
-
-# --- loaded -----------------------------------------------------------------------------------------------------------
-
-
-def test_the_real_model_has_mean_pooling_and_normalize(minilm):
-    head = load_head(minilm)
-    assert head.pooling == "mean"
-    assert [type(stage) for stage in head.stages] == [Normalize]
-    assert Settings.of(minilm).transformer == minilm
-
-
-def test_a_plain_transformers_folder_gets_mean_pooling(bare):
-    from sentence_transformers import SentenceTransformer
-
-    head = load_head(bare)
-    assert (head.pooling, len(head.stages)) == ("mean", 0)
-    expected = unit(SentenceTransformer(str(bare), device="cpu").encode(TEXTS))
-    np.testing.assert_allclose(Encoder.load(bare, device="cpu").encode(TEXTS).embeddings, expected, atol=1e-5)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

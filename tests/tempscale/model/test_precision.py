@@ -3,14 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from attaching import STEPS, head_taus
+from attaching import STEPS, head_taus, random_tokens
 from torch.overrides import TorchFunctionMode
 
 from tempscale.collapse.cosine import rounded
 from tempscale.model.encoder import Encoder
 from tempscale.model.loading import round_weights
 from tempscale.model.pooling import Head
-from tempscale.model.tokens import Tokens
 from tempscale.temperature.schedule import Temperature
 
 SENTENCES = [
@@ -77,9 +76,7 @@ def test_the_real_model_in_tf32_and_with_weights_in_bfloat16(minilm, tau):
 
 @pytest.mark.parametrize("temperature", ["1.0", "0.5", "steps", "by head"])
 def test_weights_in_bfloat16_serve_every_family_and_schedule(tiny_model, family, temperature):
-    generator = torch.Generator().manual_seed(1)
-    tokens = Tokens([torch.randint(5, 150, (n,), generator=generator).tolist() for n in (4, 30, 17, 9)], [False] * 4)
-    found = []
+    tokens, found = random_tokens((4, 30, 17, 9)), []
     for half in (False, True):
         encoder = Encoder(tiny_model(family), None, Head("mean", []), 64)
         if half:

@@ -1,34 +1,17 @@
 """The vectors of users: those of `SentenceTransformer(…).encode` with its defaults, for every head, window and prompt."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
-from sentence_transformers_cases import change, nested, pooling
+from sentence_transformers_cases import apart, as_users_have_it, change
 
 from tempscale.model.checkpoint import ModelError
 from tempscale.model.encoder import Encoder
-from tempscale.model.pooling import load_head
+from tempscale.model.pooling import POOLINGS
 from tempscale.model.settings import Settings
 from tempscale.model.tokens import Tokenizer
 
 TEXTS = ["a", "b c", "the quick brown fox", "0 1 2 3 4 5 6 7 8 9", "mean pooling hides what differs", "a b " * 40, "!"]
-
-LEGACY = {
-    "cls": "cls_token", "mean": "mean_tokens", "weightedmean": "weightedmean_tokens", "lasttoken": "lasttoken",
-}  # fmt: skip
-"""What sentence-transformers wrote before its version 5.3."""
-
-
-def as_users_have_it(encoder, texts):
-    out = encoder.encode(texts)
-    return (out.norms[:, None] * out.embeddings).numpy()
-
-
-def apart(found, expected):
-    """The largest ‖a − b‖/‖b‖ over texts."""
-    return float((np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)).max())
 
 
 @pytest.fixture
@@ -58,7 +41,7 @@ STAGES = {
         mode: lambda models, mode=mode: [
             models.Pooling(32, pooling_mode=mode), models.Dense(32, 12), models.LayerNorm(12), models.Normalize(),
         ]
-        for mode in LEGACY
+        for mode in POOLINGS
     },
     **{
         f"{name}, {bias=}": lambda models, name=name, bias=bias: [
@@ -86,25 +69,8 @@ def test_every_head_and_window_gives_the_vectors_of_sentence_transformers(saved,
         expected, found = model.encode(TEXTS), as_users_have_it(encoder, TEXTS)
         assert apart(found, expected) < 1e-5
         norms = np.linalg.norm(expected, axis=1)
-        assert np.abs(norms - 1).max() < 1e-5 if stages in LEGACY else np.abs(norms - 1).max() > 0.05
+        assert np.abs(norms - 1).max() < 1e-5 if stages in POOLINGS else np.abs(norms - 1).max() > 0.05
         assert np.abs(found - found[0]).max() > 0.1
-    if stages in LEGACY:
-        assert "pooling_mode" in json.loads((folder / "1_Pooling" / "config.json").read_text("utf-8"))
-        pooling(**{f"pooling_mode_{key}": mode == stages for mode, key in LEGACY.items()})(folder)
-        assert load_head(folder).pooling == stages
-        np.testing.assert_array_equal(as_users_have_it(Encoder.load(folder, device="cpu"), TEXTS), found)
-
-
-def test_a_transformer_in_its_own_folder_is_found(saved):
-    from sentence_transformers import SentenceTransformer
-
-    folder = saved()
-    expected = SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
-    nested(folder)
-    assert Settings.of(folder).transformer == folder / "0_Transformer"
-    # So the folders of sentence-transformers before its version 2 were, with a config.json of its own at the root.
-    (folder / "config.json").write_text(json.dumps({"__version__": "0.4.1"}), "utf-8")
-    assert apart(as_users_have_it(Encoder.load(folder, device="cpu"), TEXTS), expected) < 1e-5
 
 
 def test_the_real_model_has_its_own_window_and_the_vectors_of_its_users(minilm, real_texts):
@@ -114,16 +80,6 @@ def test_the_real_model_has_its_own_window_and_the_vectors_of_its_users(minilm, 
     model, encoder = SentenceTransformer(str(minilm), device="cpu"), Encoder.load(minilm, device="cpu")
     assert encoder.tokenizer.max_length == model.max_seq_length == max(encoder.tokenizer(texts).lengths) == 256
     assert apart(as_users_have_it(encoder, texts), model.encode(texts, batch_size=4)) < 1e-5
-
-
-@pytest.mark.proof
-def test_norms_of_texts_in_chunks_are_those_of_their_mean(saved):
-    folder = saved()
-    whole, chunked = Encoder.load(folder, device="cpu"), Encoder.load(folder, max_length=12, long="chunk", device="cpu")
-    words = chunked.tokenizer(["a b c d e " * 4]).chunks()[0]
-    means = np.stack([whole.token_embeddings(ids).mean(0).numpy() for ids in words])
-    by_hand = np.average(means, axis=0, weights=[len(ids) for ids in words])
-    np.testing.assert_allclose(as_users_have_it(chunked, ["a b c d e " * 4])[0], by_hand, atol=1e-5)
 
 
 # --- windows ----------------------------------------------------------------------------------------------------------

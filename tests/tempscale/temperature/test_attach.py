@@ -7,7 +7,7 @@ import numpy as np
 import oracles
 import pytest
 import torch
-from attaching import alone, batch, first_position, random_ids, relative, run
+from attaching import alone, batch, first_position, hooked, random_ids, relative, run
 from by_hand_attention import by_hand, use
 from tiny import FAMILIES
 from transformers import (
@@ -77,21 +77,6 @@ def test_from_the_embeddings_to_the_last_layer_in_numpy(tiny_model, written_out,
     model = attach(tiny_model(written_out).double(), tau)
     for text in random_ids(model, (1, 17, 40)):
         assert relative(alone(model, text), written_out_oracle(model, text, tau)[0]) < 1e-12
-
-
-@pytest.mark.parametrize("tau", [0.5, 0.8, 1.7])
-def test_the_first_layer_has_the_power_of_its_attention_and_later_layers_new_input(tiny_model, written_out, tau):
-    model = tiny_model(written_out).double()
-    model.set_attn_implementation("eager")
-    (text,) = random_ids(model, (20,))
-    inputs = {"input_ids": torch.tensor([text]), "output_attentions": True}
-    with torch.no_grad():
-        before = model(**inputs).attentions
-        after = attach(model, tau)(**inputs).attentions
-    power = before[0] ** (1 / tau)
-    torch.testing.assert_close(after[0], power / power.sum(-1, keepdim=True), rtol=1e-9, atol=1e-12)
-    powers = before[-1] ** (1 / tau)
-    assert (after[-1] - powers / powers.sum(-1, keepdim=True)).abs().max() > 1e-3
 
 
 def test_one_row_worked_by_hand():
@@ -197,7 +182,7 @@ def test_one_leaves_the_model_bitwise_untouched(tiny_model, family):
     assert attach(model, 1.0) is model
     assert attached(model) == Temperature(1.0)
     assert torch.equal(run(model, inputs), before)
-    assert not any(module._forward_hooks for module in model.modules())
+    assert not hooked(model)
 
 
 @pytest.mark.parametrize("head", [BertForMaskedLM, BertForSequenceClassification])
@@ -276,15 +261,15 @@ def test_t5_with_its_decoder_is_refused():
 def test_a_model_that_is_laid_out_otherwise_is_refused_as_a_whole(tiny_model):
     model, biased = tiny_model("bert"), tiny_model("mpnet")
     model.encoder.layer[2].attention.self.query = torch.nn.Identity()
-    with pytest.raises(UnsupportedArchitecture, match=r"this bert .*query is a .*Identity"):
+    with pytest.raises(UnsupportedArchitecture, match=r"query .*Identity"):
         attach(model, 0.8)
     del model.encoder.layer[2].attention.self.query
-    with pytest.raises(UnsupportedArchitecture, match="not laid out as expected"):
+    with pytest.raises(UnsupportedArchitecture, match="laid out"):
         attach(model, 0.8)
     assert attached(model) is None
-    assert not any(module._forward_hooks for module in model.modules())
+    assert not hooked(model)
     del biased.encoder.relative_attention_bias
-    with pytest.raises(UnsupportedArchitecture, match=r"this mpnet .*encoder\.relative_attention_bias"):
+    with pytest.raises(UnsupportedArchitecture, match=r"encoder\.relative_attention_bias"):
         attach(biased, 0.5)
 
 

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from attaching import LENGTHS, LOG, STEPS, alone, batch, head_taus, layer_taus, random_ids, relative, run
+from attaching import LENGTHS, LOG, STEPS, alone, batch, head_taus, hooked, layer_taus, random_ids, relative, run
 from by_hand_attention import by_hand
 from tiny import HEADS
 
@@ -72,7 +72,7 @@ def test_each_role_has_its_own_temperature_or_schedule(tiny_model, family):
         with role(model, "document"):
             assert torch.equal(alone(model, text), alone(steps, text))
         assert torch.equal(alone(model, text), alone(plain, text))
-    with pytest.raises(TemperatureError, match="depends on the role"):
+    with pytest.raises(TemperatureError, match="role"):
         alone(model, text)
     with pytest.raises(TemperatureError, match="'passage'"), role(model, "passage"):
         pass
@@ -137,7 +137,7 @@ def test_without_a_mask_every_token_counts():
 
 def test_a_mask_that_does_not_tell_lengths_is_refused(tiny_model):
     model = attach(tiny_model("bert"), STEPS)
-    with pytest.raises(TemperatureError, match=r"needs a mask \(texts, tokens\)"):
+    with pytest.raises(TemperatureError, match="mask"):
         model(input_ids=torch.zeros(1, 4, dtype=torch.long) + 5, attention_mask=torch.ones(1, 1, 4, 4))
 
 
@@ -159,10 +159,8 @@ def test_attaching_changes_no_weight_and_detach_restores_to_the_bit_after_every_
         assert detach(model) is model
         assert attached(model) is None
         assert torch.equal(run(model, inputs), before)
-    for module in model.modules():
-        assert not module._forward_hooks
-        assert not module._forward_pre_hooks
-        assert "compute_bias" not in vars(module)
+    assert not hooked(model)
+    assert not any("compute_bias" in vars(module) for module in model.modules())
 
 
 @pytest.mark.parametrize("schedule", [0.5, STEPS, Temperature.by_role(query=0.5, document=0.9)], ids=str)
@@ -248,4 +246,4 @@ def test_a_schedule_that_does_not_fit_leaves_the_model_alone(tiny_model, schedul
     with pytest.raises(TemperatureError, match=message):
         attach(model, schedule)
     assert attached(model) is None
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert not hooked(model)

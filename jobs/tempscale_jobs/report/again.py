@@ -1,4 +1,4 @@
-"""The command that goes on from a finished audit or tune, on its corpus and model; it runs as it is printed."""
+"""The command that goes on from a finished run, on its corpus or tasks and its model; it runs as it is printed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ from typing import Any
 from pydantic import BaseModel
 
 from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.diagnose import DiagnoseConfig
+from tempscale_jobs.config.evaluate import EvaluateConfig
 from tempscale_jobs.config.nights import NIGHT
 from tempscale_jobs.config.option import Option, Setting, settings
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.config.tune import TuneConfig
 from tempscale_jobs.report.shell import folder_for, shell_line
 
-_COMMANDS: dict[str, type[BaseModel]] = {"audit": AuditConfig, "tune": TuneConfig}
+_COMMANDS: dict[str, type[BaseModel]] = {
+    "audit": AuditConfig, "tune": TuneConfig, "diagnose": DiagnoseConfig, "evaluate": EvaluateConfig,
+}  # fmt: skip
 _SIZES = {"--socm-groups", "--socm-se", "--socm-sample"}
 """How much is measured, which another run need not repeat."""
 _OF_A_NIGHT = {"--out", "--night", "--baseline", "--history"}
 """What another run beside a night must not share with it."""
 _OF_ONE_NIGHT = {"--night", "--quick"}
 """What the nights after it do not repeat."""
-_REPEATED = {"corpus", "queries", "embedding", "analysis", "choosing", "seed", "keep_text"}
+_REPEATED = {"corpus", "queries", "embedding", "analysis", "choosing", "diagnosis", "seed", "keep_text"}
 """The sections that decide what is measured."""
 _HIDDEN = "***"
 """What stands for a secret: no line with it would run."""
@@ -32,9 +36,9 @@ def again(run: dict[str, Any], model: str | None, command: str, *changed: str, b
     """A command on the corpus and model of a finished run, under its settings; empty where no line can say it.
 
     Args:
-        run: the content of run.json of an audit or a tune.
+        run: the content of run.json of an audit, a tune, a diagnosis or an evaluation.
         model: the label of the model; None for all of the run.
-        command: audit or tune.
+        command: one of these.
         changed: the options that are changed, with their values.
         beside: what the new folder's name says, with /{night} behind it for nights.
     """
@@ -44,8 +48,8 @@ def again(run: dict[str, Any], model: str | None, command: str, *changed: str, b
     if file is not None and config.get("quick") and "--quick" not in started["options"]:
         return ""  # The file asks for a quick audit, and no option for a whole one.
     corpus, fields = config.get("corpus") or {}, Corpus.model_fields
-    source = corpus.get("source") if run_command == "tune" else run["corpus"]["source"]
-    if source is None:
+    source = corpus.get("source") if run_command == "tune" else run.get("corpus", {}).get("source")
+    if source is None and not (command == "tune" and started["options"].get("--task")):
         return ""
     if (
         file is None
@@ -54,6 +58,8 @@ def again(run: dict[str, Any], model: str | None, command: str, *changed: str, b
     ):
         return ""
     left_out = _left_out(command, changed)
+    if command == run_command == "audit" and _is_quick_start(run):
+        left_out |= {"--corpus", "--sample"}  # Without them it has the quick start's sizes, and takes as long.
     words = ["tempscale", command, *([] if file is None else [_path(file)])]
     by_option = {option.typed: setting for setting in settings(_COMMANDS[run_command]) for option, _ in setting.options}
     for setting in settings(_COMMANDS[command]):
@@ -62,7 +68,7 @@ def again(run: dict[str, Any], model: str | None, command: str, *changed: str, b
         if measured is None:
             continue
         typed = [word for option in options for word in started["options"].get(option.typed, [])]
-        if measured.path == ("corpus", "source") and (file is None or typed):
+        if measured.path == ("corpus", "source") and source is not None and (file is None or typed):
             words += [options[0].typed, source]  # With the night's date where {night} was in it.
         elif measured.path[-1] == "models" and model is not None and (file is None or typed or len(run["models"]) > 1):
             words += _of_model(config, run, model, options[0])
@@ -89,6 +95,14 @@ def repeated(run: dict[str, Any]) -> str:
     words = ["tempscale", "audit", *([] if started["file"] is None else [_path(started["file"])])]
     words += [word for option, typed in started["options"].items() if option not in _OF_ONE_NIGHT for word in typed]
     return "" if any(_HIDDEN in word for word in words) else shell_line(words)
+
+
+def _is_quick_start(run: dict[str, Any]) -> bool:
+    """Whether an audit was typed without a corpus and without a number of texts."""
+    started = run.get("command_line")
+    if started is None or started["file"] is not None:
+        return False
+    return not {*started["options"]} & {"--corpus", "--sample", "--limit"}
 
 
 def _left_out(command: str, changed: tuple[str, ...]) -> set[str]:

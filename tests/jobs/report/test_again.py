@@ -7,15 +7,17 @@ import subprocess
 import pytest
 from command_line import parsed
 
-from tempscale_jobs.audit.again import again, repeated
 from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.diagnose import DiagnoseConfig
+from tempscale_jobs.config.evaluate import EvaluateConfig
 from tempscale_jobs.config.tune import TuneConfig
+from tempscale_jobs.report.again import again, repeated
 from tempscale_jobs.report.shell import shell_line
 from tempscale_jobs.runs.folder import described, typed
 
 pytestmark = pytest.mark.proof
 
-KINDS = {"audit": AuditConfig, "tune": TuneConfig}
+KINDS = {"audit": AuditConfig, "tune": TuneConfig, "diagnose": DiagnoseConfig, "evaluate": EvaluateConfig}
 NAMES = (
     "plain.parquet", "two words.jsonl", "it's.csv",
     'say "hi".csv', "$HOME.txt", "a*[1]?.parquet", "-x.parquet", "τ é 漢.csv",
@@ -39,7 +41,7 @@ def finished(words):
     """The configuration of a typed command, and as much of the run.json that it leaves as a printed command needs."""
     command, config = understood(shell_line(words))
     models = config.embedding.models or ["MiniLM"]
-    source = config.corpus.source if config.corpus is not None else None
+    source = getattr(getattr(config, "corpus", None), "source", None)
     record = {
         "command": command, "config": described(config), "command_line": typed(config), "models": dict.fromkeys(models),
         "corpus": {"source": source, "usable": 5_000, "analysed": 100},
@@ -150,6 +152,42 @@ def test_a_night_is_repeated_as_it_was_typed_so_that_every_night_has_cache_and_t
     assert found.gate.baseline == "latest"
 
 
+@pytest.mark.parametrize("words", [[], ["--workers", "2"], ["--text-column", "text"]])
+def test_what_goes_on_from_the_quick_start_has_its_sizes_and_takes_as_long(words):
+    config, run = finished(["tempscale", "audit", *words])
+    line = again(run, None, "audit", "--long", "chunk", beside="chunks")
+    _, found = understood(line)
+    assert len(line) < 120
+    assert found.corpus == config.corpus
+    assert found.analysis == config.analysis
+    assert found.embedding.long == "chunk"
+    assert understood(again(run, None, "audit", "--sample", "1000", beside="more"))[1].corpus.sample == 1000
+    _, tuned = understood(again(run, None, "tune", beside="tune"))
+    assert tuned.corpus.source == config.corpus.source
+
+
+@pytest.mark.parametrize(
+    ("words", "command", "kept"),
+    [
+        (["diagnose", "--corpus", "c d.csv", "--tau", "1"], "tune", ["--corpus", "c d.csv"]),
+        (["diagnose", "--corpus", "c.csv", "--texts", "90"], "diagnose", ["--corpus", "c.csv"]),
+        (["diagnose", "--corpus", "c.csv", "--model", "m/a"], "audit", ["--model", "m/a"]),
+        (["evaluate", "--task", "SciFact", "--task", "sts:p.csv", "--tau", "1"], "tune", ["--task", "SciFact"]),
+        (["evaluate", "--task", "SciFact", "--model", "m/a", "--tau", "1"], "tune", ["--model", "m/a"]),
+    ],
+)
+def test_a_diagnosis_and_an_evaluation_are_gone_on_from(words, command, kept):
+    _, run = finished(["tempscale", *words])
+    changed = ("--texts", "80") if command == "diagnose" else ()
+    found, config = understood(again(run, next(iter(run["models"])), command, *changed, beside="next"))
+    assert found == command
+    line = split_by_bash(again(run, next(iter(run["models"])), command, *changed, beside="next"))
+    assert " ".join(kept) in " ".join(line)
+    assert "next" in config.out
+    if "--tau" in words:
+        assert "--tau" not in line
+
+
 def test_one_model_of_several_is_named_and_the_folders_of_two_commands_are_two():
     _, run = finished(["tempscale", "audit", "--corpus", "c.csv", "--model", "m/a", "--model", "m/b", "--out", "o/"])
     lines = [again(run, name, "audit", beside="x") for name in ("m/a", "m/b")]
@@ -169,3 +207,11 @@ def test_a_tune_without_a_corpus_has_no_audit_that_goes_on_from_it():
     assert words[words.index("--corpus") + 1] == "c d.csv"
     assert [words[k + 1] for k, word in enumerate(words) if word == "--tau"] == ["1.0"]
     assert words[words.index("--intervals") + 1] == "0,40"
+
+
+def test_what_only_a_file_says_is_no_line_of_options():
+    corpus = {"source": "v.parquet", "embedding_column": "vector", "bits": True}
+    run = {"config": {"out": "o", "corpus": corpus}, "models": {"given": {}}, "corpus": {"source": "v.parquet", "usable": 9}}
+    assert again(run, "given", "audit", beside="x") == ""
+    started = run | {"command_line": {"file": "v.toml", "options": {}}}
+    assert shlex.split(again(started, "given", "audit", beside="x"))[:3] == ["tempscale", "audit", "v.toml"]

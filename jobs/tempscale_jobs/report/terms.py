@@ -1,0 +1,48 @@
+"""The symbols of reports and of the terminal, each explained where it comes first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class Term(NamedTuple):
+    """A symbol, how a terminal writes it where it comes first, and what a report says of it."""
+
+    symbol: str
+    first: str
+    meaning: str
+
+
+TERMS = (
+    Term("τ", "temperature τ", "the attention temperature, which divides attention logits; 1 changes nothing"),
+    Term(
+        "SOCM", "SOCM (second-order collapse)",
+        "second-order collapse, large where the vectors of two texts are close though their tokens differ",
+    ),
+    Term("d_μ", "d_μ (distance of means)", "how far the means of two texts are apart, (1 − cosine)/2"),
+    Term("d_Σ", "d_Σ (difference of token clouds)", "how much the token clouds of two texts differ"),
+    Term("tr Σ", "tr Σ (spread of tokens)", "the spread of a text's tokens around their mean, relative to that mean"),
+    Term("σ_a", "σ_a (gain of attention)", "the largest gain of attention for token differences; a low one filters more"),
+    Term("S1", "S1 (arXiv 2410.24200)", "Length-Induced Embedding Collapse in Transformer-based Models, arXiv 2410.24200"),
+    Term("S2", "S2 (arXiv 2604.27398)", "Why Mean Pooling Works, arXiv 2604.27398"),
+)  # fmt: skip
+_FOUND = {term.symbol: re.compile(rf"(?<!\w){term.symbol}(?!\w)") for term in TERMS}
+
+
+def meanings(texts: Iterable[str], known: Iterable[str] = ()) -> list[str]:
+    """A sentence on each symbol that is in the texts, but for those that the `known` texts have."""
+    new, old = "\n".join(texts), "\n".join(known)
+    return [f"{t.symbol}: {t.meaning}." for t in TERMS if _FOUND[t.symbol].search(new) and not _FOUND[t.symbol].search(old)]
+
+
+def explained(texts: Iterable[str]) -> list[str]:
+    """The texts, with each symbol explained in the first of them that has it."""
+    lines = [*texts]
+    for term in TERMS:
+        for place, text in enumerate(lines):
+            if _FOUND[term.symbol].search(text):
+                lines[place] = _FOUND[term.symbol].sub(term.first, text, count=1)
+                break
+    return lines
