@@ -153,8 +153,9 @@ def cosine(a: Float[np.ndarray, " dim"], b: Float[np.ndarray, " dim"]) -> float:
 
     1 − cos is computed as half the squared distance of the unit vectors, which keeps all digits of a small angle.
     """
-    norms = float(np.linalg.norm(a)), float(np.linalg.norm(b))
-    if not all(norms) or not np.isfinite(norms).all():
+    largest = float(np.abs(a).max()), float(np.abs(b).max())
+    if not all(largest) or not np.isfinite(largest).all():
         return 0.0
-    distance = a / norms[0] - b / norms[1]
+    a, b = a / largest[0], b / largest[1]  # Squares of huge or tiny numbers overflow or vanish.
+    distance = a / np.linalg.norm(a) - b / np.linalg.norm(b)
     return 1 - float(distance @ distance) / 2

@@ -21,6 +21,8 @@ from tempscale_jobs.workers.dispatch import FOR_EVER, Crew, Piece, advance_by_fi
 from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 PARTIALS = "partials/compared"
+_LOOSER = 8.0
+"""A cause explains a vector within so many times the error of the computation."""
 
 
 class How(NamedTuple):
@@ -111,8 +113,6 @@ class Rules(NamedTuple):
     """When a vector is a model's: the index is what most of its vectors are."""
 
     how: How
-    errors: Mapping[str, float]
-    """The relative distance that each precision explains."""
     norms: str
     """The `model`'s, `unit`, or `unknown` where the format keeps none or no direction is right."""
     format: str
@@ -124,12 +124,13 @@ class Rules(NamedTuple):
         """The relative distance that an error and the format of the index explain; `own` is that of the vector's format."""
         return error + float_error(self.format, self.width, norm) if self.format in FLOATS else own
 
-    def allows(self, stored: np.ndarray, model: np.ndarray, cause: str = "") -> bool:
-        """Whether a stored vector has the direction of a model's, made in the way of a cause."""
+    def allows(self, stored: np.ndarray, model: np.ndarray, error: float | None = None) -> bool:
+        """Whether a stored vector has the direction of a model's, up to an error of the computation and the format."""
+        # Another way than the model's may round more: without a mean over tokens nothing averages out.
         model = model[: self.how.dims][: len(stored)]
         if len(model) < len(stored) or not np.isfinite(model).all():
             return False
-        error = self.errors.get(cause.rpartition("computed in ")[2], self.how.error)
+        error = _LOOSER * self.how.error if error is None else error
         compared = self.how.storage.compare(stored, model, error)
         distance = self.distance(error, float(np.linalg.norm(model)), compared.distance)
         return 1 - compared.cosine <= largest_gap(distance)
@@ -149,7 +150,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def judge(run: Run, model: Model, every: list[Piece], how: How, errors: Mapping[str, float]) -> Judged:
+def judge(run: Run, model: Model, every: list[Piece], how: How) -> Judged:
     """Which rows are wrong: their direction, norm or width is not that of the model and of the index."""
     names = [piece.files[0] for piece in every]
     table = pa.concat_tables([run.storage.read_table(name, list(_COLUMNS)) for name in names]).combine_chunks()
@@ -164,7 +165,7 @@ def judge(run: Run, model: Model, every: list[Piece], how: How, errors: Mapping[
             "give the vectors' own model by --model, or its leading dimensions by --dims"
         )
     kind = Counter(filter(None, table.column("format").to_pylist())).most_common(1)
-    rules = Rules(how, errors, "unknown", kind[0][0] if kind else "float32", width)
+    rules = Rules(how, "unknown", kind[0][0] if kind else "float32", width)
     cosine, ratio, own = (_numbers(table, name) for name in ("cosine", "norm_ratio", "distance"))
     norm, model_norm = (_numbers(table, name) for name in ("norm", "model_norm"))
     allowed = np.array([rules.distance(how.error, n, d) for n, d in zip(model_norm, own, strict=True)])

@@ -112,8 +112,9 @@ def causes(ways: Ways, rows: Sequence[Row], rules: Rules) -> dict[int, str]:
 
 
 def _explained(made: Made, rows: Sequence[Row], rules: Rules) -> Iterator[tuple[int, str]]:
-    for k, vector in zip(made.rows, made.vectors, strict=True):
-        if rules.allows(rows[k].vector, vector, made.cause):
+    errors: Sequence[float | None] = made.errors or [None] * len(made.rows)
+    for k, vector, error in zip(made.rows, made.vectors, errors, strict=True):
+        if rules.allows(rows[k].vector, vector, error):
             yield k, made.cause
 
 

@@ -88,11 +88,11 @@ def _verify_all(config: VerifyConfig, life: Lifecycle, contents: list[StoredVect
         size = sum(shard.texts for shard in index.shards) if config.sample == "all" else int(config.sample)
         rows = sample.chosen(run.storage, index, size, config.seed)
         with Crew(run, cluster, model, config.embedding) as crew:
-            how, errors = _how(config, run, crew, index, journal)
+            how = _how(config, run, crew, index, journal)
             every = compare.pieces(run, model, index, rows, how)
             with journal.stage(f"compare {model.label}", sum(map(len, rows.values()))) as stage:
                 compare.compare_all(run, crew, model, every, stage)
-                judged = compare.judge(run, model, every, how, errors)
+                judged = compare.judge(run, model, every, how)
                 wrong = sum(judged.table.column("wrong").to_pylist())
                 stage.note = f"{wrong:,} of {count(judged.table.num_rows, 'vector')} are not the model's"
             files, rules = explain.gather(run, index, judged), judged.rules._replace(prompts=_prompts(model))
@@ -114,10 +114,8 @@ def _verify_all(config: VerifyConfig, life: Lifecycle, contents: list[StoredVect
         stage.note = REPORT
 
 
-def _how(
-    config: VerifyConfig, run: Run, crew: Crew, index: Index, journal: Journal
-) -> tuple[How, dict[str, float]]:  # fmt: skip
-    """What a piece needs, and the distance that each precision explains, which is measured once."""
+def _how(config: VerifyConfig, run: Run, crew: Crew, index: Index, journal: Journal) -> How:
+    """What a piece needs; the distance that each precision explains is measured once."""
     model, vectors = run.models[0], config.embeddings
     with journal.stage(f"precision of {model.label}") as stage:
         if not run.storage.exists(computed.name_of(model)):
@@ -127,7 +125,7 @@ def _how(
         errors = computed.allowed(run.storage.read_json(computed.name_of(model)))
         stage.note = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
     scale = tuple(vectors.scale) if isinstance(vectors.scale, list) else None if vectors.scale == 1.0 else vectors.scale
-    return How(Stored(vectors.bits, scale), vectors.dims, errors[config.computed]), errors
+    return How(Stored(vectors.bits, scale), vectors.dims, errors[config.computed])
 
 
 def _prompts(model: Model) -> tuple[str, ...]:

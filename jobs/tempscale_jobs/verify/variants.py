@@ -35,6 +35,8 @@ CHARACTERS = (
 """Lengths at which programs cut texts, in characters."""
 _WINDOWS = (16, 32, 64, 100, 128, 200, 250, 256, 300, 384, 400, 500, 512, 768, 1000, 1024, 2048, 4096, 8192, 16_384, 32_768)
 TAUS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
+_ROUNDED = 2.0
+"""A vector may be so many times as far from the exact one as our own in the same precision."""
 _STEP = 8
 """The grid of lengths to which texts may have been padded."""
 _SEPARATORS = (" ", "\n", "\n\n", ": ", ". ", " - ")
@@ -66,6 +68,8 @@ class Made(NamedTuple):
     cause: str
     rows: Sequence[int]
     vectors: np.ndarray
+    errors: Sequence[float] | None = None
+    """The relative distance that explains each row; None for that of the model's own computation."""
 
 
 class Ways:
@@ -222,7 +226,11 @@ class Ways:
         for precision in ("float16", "bfloat16"):
             if self.left:
                 encoder = in_precision(self._encoder, precision, self._temperature)
-                yield Made(f"computed in {precision}", list(self.left), of_tokens(encoder, self._tokens.take(self.left)))
+                rows, right = list(self.left), self.right[self.left]
+                rounded = of_tokens(encoder, self._tokens.take(rows))
+                # Another program rounds in another order: its vector is about as far away, in another direction.
+                apart = np.linalg.norm(rounded - right, axis=1) / np.linalg.norm(right, axis=1)
+                yield Made(f"computed in {precision}", rows, right, (_ROUNDED * apart).tolist())
 
 
 def _ids(tokens: Tokens, text: int) -> list[int]:
