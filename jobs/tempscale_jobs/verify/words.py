@@ -52,7 +52,7 @@ def _why(causes: list[Row], wrong: int) -> str:
         return f", {causes[0]['cause']}"
     first = [f"{row['wrong']:,} {row['cause']}" for row in causes[:_CAUSES_NAMED]]
     left = wrong - sum(row["wrong"] for row in causes[:_CAUSES_NAMED])
-    return f": {', '.join(first)}{f', {left:,} for other reasons' if left else ''}"
+    return f" ({', '.join(first)}{f', {left:,} for other reasons' if left else ''})"
 
 
 def measured_by(record: Row) -> list[str]:
