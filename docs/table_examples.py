@@ -85,7 +85,7 @@ QUESTIONS = {
     "verified": ("Which rows must be embedded again?", '.filter(pl.col("wrong")).select("text_id", "cause")'),
     "verify_summary": (
         "Which source has wrong vectors, and at least how many?",
-        '.filter(by="source", cause="any").sort("low", descending=True).select("group", "wrong", "sampled", "low")',
+        '.drop_nulls("by").sort("low", descending=True).select("group", "wrong", "sampled", "low")',
     ),
     "pairs": ("Which pairs does mean pooling separate worst?", '.sort("socm", descending=True).head(10)'),
     "pairs_summary": (

@@ -66,6 +66,7 @@ class Encoder:
         precision: the precision that the transformer computes in.
         compiled: whether torch.compile compiles the transformer.
         packed: whether texts run without padding.
+        padding: the token that fills up shorter texts.
         halved: how many micro-batches so far did not fit in memory and ran in halves.
 
     Raises:

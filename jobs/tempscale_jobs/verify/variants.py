@@ -133,10 +133,11 @@ class Ways:
             if kind != head.pooling
         }
         heads["pooled by max"] = _max_pooling(head)
-        heads["without the stages after pooling"] = Head(head.pooling, [])
+        if not all(isinstance(stage, Normalize) for stage in head.stages):
+            heads["without the stages after pooling"] = Head(head.pooling, [])
         for cause, other in heads.items():
-            if not self.left or (not other.stages and all(isinstance(stage, Normalize) for stage in head.stages)):
-                continue
+            if not self.left:
+                return
             yield Made(cause, list(self.left), of_tokens(self._with_head(other), self._tokens.take(self.left)))
 
     def _forms(self) -> Iterator[Made]:
