@@ -15,7 +15,7 @@ from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.evaluate import EvaluateConfig, OwnTask
 from tempscale_jobs.config.option import settings
 from tempscale_jobs.config.tune import TuneConfig
-from tempscale_jobs.tables import audit, diagnose, evaluate, findings, nights, pairs, tune
+from tempscale_jobs.tables import audit, diagnose, evaluate, findings, nights, pairs, tune, verify
 from tempscale_jobs.tables.columns import KEY, Column, Table
 
 HERE = Path(__file__).parent
@@ -28,6 +28,7 @@ def tables_by_section() -> tuple[tuple[str, tuple[Table, ...]], ...]:
         ("The table of every command: `tables/findings.parquet`", findings.TABLES),
         ("Tables of a run: `tables/`", audit.TABLES),
         ("The gate, the record of nights, and `tempscale compare`", nights.TABLES),
+        ("Tables of `tempscale verify`: `tables/`", verify.TABLES),
         ("Tables of `tempscale pairs`: `tables/`", pairs.TABLES),
         ("Tables of `tempscale diagnose`: `tables/`", diagnose.TABLES),
         ("Tables of `tempscale evaluate`: `tables/`", evaluate.TABLES),

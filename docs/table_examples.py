@@ -82,6 +82,11 @@ QUESTIONS = {
         "Which texts moved most without being edited?",
         '.filter(~pl.col("edited")).sort("rank").head(10)',
     ),
+    "verified": ("Which rows must be embedded again?", '.filter(pl.col("wrong")).select("text_id", "cause")'),
+    "verify_summary": (
+        "Which source has wrong vectors, and at least how many?",
+        '.drop_nulls("by").sort("low", descending=True).select("group", "wrong", "sampled", "low")',
+    ),
     "pairs": ("Which pairs does mean pooling separate worst?", '.sort("socm", descending=True).head(10)'),
     "pairs_summary": (
         "Which temperature changes the mean SOCM by more than noise?",

@@ -13,8 +13,10 @@ from tempscale_jobs.tables import diagnose as diagnosed
 from tempscale_jobs.tables import evaluate as evaluated
 from tempscale_jobs.tables import pairs as measured
 from tempscale_jobs.tables import tune as tuned
+from tempscale_jobs.tables import verify as verified
 from tempscale_jobs.tables.nights import GATE, HISTORY
 from tempscale_jobs.tune import report as tune
+from tempscale_jobs.verify import report as verify
 
 TAUS = ("1.0", "0.8")
 MADE = {
@@ -103,6 +105,32 @@ def pairs_report():
     return pairs.report_of(tables, {name: MADE[name] for name in ("finished", "models")})
 
 
+def verify_report():
+    """Two causes, all from one day."""
+    summary = [
+        {"by": by, "group": group, "cause": cause, "sampled": sampled, "wrong": wrong, "share": wrong / sampled}
+        for by, group, sampled, causes in (
+            (None, None, 40, {"any": 3, "embedded with the prompt 'query: '": 2, "not explained": 1}),
+            ("day", "2026-11-23", 30, {"any": 0}), ("day", "2026-11-24", 10, {"any": 3}),
+        )
+        for cause, wrong in causes.items()
+    ]  # fmt: skip
+    rows = [
+        {
+            "text_id": f"d{k}",
+            "tokens": 40,
+            "cosine": 0.5,
+            "wrong": k < 3,
+            "cause": "embedded with the prompt 'query: '" if k < 2 else None,
+        }
+        for k in range(5)
+    ]
+    tables = filled(verified.VERIFY_SUMMARY, *summary) | filled(verified.VERIFIED, *rows)
+    facts = {"format": "float32", "dimensions": 384, "norms": "unit", "computed": "float32", "relative_distance": 1e-6}
+    embeddings = {"rejected": 1, "source": "index.parquet", "read": 41}
+    return verify.report_of(tables, MADE | {"verified": facts | {"max_wrong": 0.0}, "embeddings": embeddings})
+
+
 CHOSEN = {"chosen": "0.8", "changed": True, "reason": "it is best", "foldable": True, "candidates": 2, "correction": None}
 
 
@@ -138,7 +166,7 @@ def history_report():
 
 REPORTS = {
     "audit": audit_report, "diagnose": diagnose_report, "evaluate": evaluate_report, "pairs": pairs_report,
-    "tune": tune_report, "tune-scores": tune_report_by_scores, "history": history_report,
+    "tune": tune_report, "tune-scores": tune_report_by_scores, "history": history_report, "verify": verify_report,
 }  # fmt: skip
 
 

@@ -13,8 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 JOBS = ROOT / "jobs" / "tempscale_jobs"
 FOLDERS = (
-    {"__main__"}, {"cli"}, {"submit"}, {"tune"}, {"audit", "correct", "pairs", "diagnose", "evaluate"}, {"nights"},
-    {"steps"}, {"corpus"}, {"lifecycle"}, {"report"}, {"workers"}, {"runs"}, {"config"}, {"tables"},
+    {"__main__"}, {"cli"}, {"submit"}, {"tune"}, {"audit", "correct", "pairs", "diagnose", "evaluate"}, {"verify"},
+    {"nights"}, {"steps"}, {"corpus"}, {"lifecycle"}, {"report"}, {"workers"}, {"runs"}, {"config"}, {"tables"},
     {"errors", "outlets"},
     {"urls"},
 )  # fmt: skip
@@ -107,6 +107,7 @@ LIGHT = (
     "evaluate --help", "evaluate", "tune --help", "tune --tau 0", "history --help", "compare x", "submit --help",
     "compare --help", "report --help", "cache --help", "export --help",
     "submit -- audit --smaple 3", "pairs --help", "pairs --column-a x", "pairs --pairs x --alpha -1",
+    "verify --help", "verify", "verify --embeddings x --sample few",
 )  # fmt: skip
 """Commands that end before anything is computed."""
 

@@ -58,6 +58,14 @@
       corrected           a score with corrected embeddings
       analyses            the papers' analyses of one cell
       audits              scores compared with finished audits
+    verify/               `tempscale verify`: whether stored vectors are a model's
+      run, summary, findings, words, report, terminal
+      sample              which rows are compared
+      joined              vectors and texts of two tables
+      computed            what each precision changes
+      compare             stored vectors against the model's, and which are wrong
+      variants            what people get wrong when they embed
+      explain             wrong rows, embedded again in these ways
     nights/               nightly audits
       night               the end of a night
       gate                thresholds and drift
@@ -104,6 +112,7 @@
       index               what a run keeps of a source
       shards              texts as the contents of a source
       vectors             a user's embeddings as its contents
+      stored              texts with the vectors of an index as its contents
       units               a source in pieces
       rows                usable rows, why others are not, and what refuses a source
       sources             every kind of source
@@ -151,7 +160,7 @@
       sealed              files that notice a flipped bit
       storage             local or remote
     config/               each setting once, with its option and its help
-      audit, correct, diagnose, evaluate, nights, pairs, tune
+      audit, correct, diagnose, evaluate, nights, pairs, tune, verify
       command             what all commands have in common
       sections            what several of them have
       fitted              a correction in a file
@@ -159,7 +168,7 @@
       option              the option of a setting
       strict              unknown keys are errors
     tables/               the Arrow schema of every table
-      audit, diagnose, evaluate, nights, pairs, tune
+      audit, diagnose, evaluate, nights, pairs, tune, verify
       parts               what one step leaves for another
       findings            what a run found
       finished            tables of earlier versions
@@ -182,6 +191,7 @@ The steps compute with `tempscale/`, the science, which knows no Ray and no tabl
     layers/               σ_a, HC, λ, ρ, r, C of each layer
     choosing/             one τ a layer, or by length
     correction/           corrections of embeddings, fitted and applied
+    stored/               rounding of stored vectors
     stats/                errors, samples, how many values are enough
     measures              SOCM and σ_a of texts as they are
     optional              libraries that may be missing

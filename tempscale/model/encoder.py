@@ -66,6 +66,7 @@ class Encoder:
         precision: the precision that the transformer computes in.
         compiled: whether torch.compile compiles the transformer.
         packed: whether texts run without padding.
+        padding: the token that fills up shorter texts.
         halved: how many micro-batches so far did not fit in memory and ran in halves.
 
     Raises:
@@ -106,7 +107,7 @@ class Encoder:
             attach.attach_tensors(model, attach.attached(model) or Temperature(1.0))
             self._run = torch.compile(self._run, dynamic=True, **backend)
         self.tokenizer, self.head, self.token_budget = tokenizer, head.eval(), token_budget
-        self._padding = int(getattr(model.config, "pad_token_id", None) or 0)
+        self.padding = int(getattr(model.config, "pad_token_id", None) or 0)
 
     @classmethod
     def load(
@@ -380,7 +381,7 @@ class Encoder:
         Returns:
             Micro-batches that are assembled and uploaded once, when they are first run.
         """
-        return Padded(tokens.sequences, self._padding, next(self.model.parameters()).device)
+        return Padded(tokens.sequences, self.padding, next(self.model.parameters()).device)
 
     def hidden_states(self, ids: Tensor, mask: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """Last-layer token embeddings of one micro-batch.

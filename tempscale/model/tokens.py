@@ -185,11 +185,12 @@ class Tokenizer:
         self._check(folder, config)
         if settings.lower_case:
             _lower_case(self._tokenizer)
-        window, self._limit = _windows(settings, config, tokenizer_window)
+        window, self.limit = _windows(settings, config, tokenizer_window)
+        """The most tokens that the model has positions for."""
         if window is None and not isinstance(max_length, int):
             raise ModelError(f"the tokenizer in {inner} names no window; give a max_length in tokens (--max-length 512)")
-        self.max_length = min(window or self._limit, self._limit)
-        self.max_length = self._limit if max_length == LIMIT else self._checked(max_length)
+        self.max_length = min(window or self.limit, self.limit)
+        self.max_length = self.limit if max_length == LIMIT else self._checked(max_length)
 
     def _check(self, folder: Path, config: Any) -> None:
         """Raise unless the tokenizer has files, makes the tokens of the model, and uses no chat template."""
@@ -296,8 +297,8 @@ class Tokenizer:
     def _checked(self, max_length: int | str | None) -> int:
         if max_length is None:
             return self.max_length
-        if not isinstance(max_length, int) or not 3 <= max_length <= self._limit:
-            raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {self._limit} tokens")
+        if not isinstance(max_length, int) or not 3 <= max_length <= self.limit:
+            raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {self.limit} tokens")
         return max_length
 
 

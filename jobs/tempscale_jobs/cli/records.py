@@ -264,10 +264,11 @@ def report(
     from tempscale_jobs.runs.folder import REPORT, finished
     from tempscale_jobs.tune import report as tune_report
     from tempscale_jobs.urls import masked
+    from tempscale_jobs.verify import report as verify_report
 
     pages = {
         "audit": audit_report.render, "diagnose": diagnose_report.render, "evaluate": evaluate_report.render,
-        "pairs": pairs_report.render, "tune": tune_report.render,
+        "pairs": pairs_report.render, "tune": tune_report.render, "verify": verify_report.render,
     }  # fmt: skip
     storage = finished(run)
     record, tables = inventory.results(storage)

@@ -14,6 +14,7 @@ from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.config.evaluate import EvaluateConfig, task_names
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.tune import TuneConfig
+from tempscale_jobs.config.verify import VerifyConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,6 +62,31 @@ def audit(config: AuditConfig, console: Console, resume: bool, plan: bool, as_js
         journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"], *notes(judged)])
     print_end(config, run, as_json)
     return 1 if judged["verdict"] == "failed" else 0
+
+
+@app.command(
+    rich_help_panel="Measure",
+    epilog=EXIT_CODES
+    + "\n\nExamples:\n\n"
+    + "  tempscale verify --embeddings index.parquet --model ./tuned         columns id, text and embedding\n\n"
+    + "  tempscale verify --embeddings index.parquet --by source --by ingested --sample 20000\n\n"
+    + "  tempscale verify --embeddings index.parquet --computed float16 --candidate ./last-year --max-wrong 0.001",
+)
+@configured(VerifyConfig, CONFIG, RESUME, JSON)
+def verify(config: VerifyConfig, console: Console, resume: bool, as_json: bool = False) -> int:
+    """Verify that stored vectors are a model's: embed a sample again, count what is not, and say why.
+
+    Wrong rows are embedded again under what people get wrong (pooling, prompt, window, another row, …) until one explains
+    them.
+    """
+    with begun(config, config.embeddings.source, console) as journal:
+        from tempscale_jobs.verify.run import verify as run_verify
+
+        run = run_verify(config, journal, fresh=not resume)
+    print_end(config, run, as_json)
+    from tempscale_jobs.verify.terminal import failed
+
+    return 1 if failed(run) else 0
 
 
 @app.command(

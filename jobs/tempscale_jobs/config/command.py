@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import PrivateAttr
 
+from tempscale.model.checkpoint import default_model
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.given import lay_over, read_toml
 from tempscale_jobs.config.option import settings
@@ -71,6 +72,11 @@ class Command(Strict):
     def takes_embeddings(self) -> bool:
         """Whether the embeddings are the user's, so that no model runs."""
         return False
+
+    @property
+    def model_names(self) -> list[str]:
+        """The models by name or folder; the installed demo model unless one is given."""
+        return self.embedding.models or [default_model()]
 
     @property
     def command_line(self) -> dict[str, Any] | None:

@@ -70,6 +70,16 @@ def read_window(text: str) -> int | str:
         raise UsageError(f"--max-length '{text}' must be a number of tokens, or limit") from None
 
 
+def read_sample(text: str) -> int | str:
+    """The size of --sample."""
+    if text == "all":
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"--sample '{text}' must be a number of rows, or all") from None
+
+
 def lay_over(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     """Set the value at a path, such as ("corpus", "sample"), in nested data."""
     *sections, last = path

@@ -45,6 +45,20 @@ Regularization = Annotated[
 ]  # fmt: skip
 
 
+Temperatures = Annotated[
+    list[float | dict[str, Any]],
+    Option(
+        "--tau", "Model and temperature", "T", kind=list[float],
+        help="Attention temperature in (0, 2]; changes are reported against the first.",
+    ),
+    Option(
+        "--temperature", "Model and temperature", "FILE", kind=Path,
+        help="A temperature or schedule as data, TOML or JSON: log_length = 64. Added after --tau.",
+    ),
+    ReadBy(read_temperatures),
+]  # fmt: skip
+
+
 MaxCharacters = Annotated[int, Field(ge=1, description="Longer texts are cut here before they are tokenised.")]
 MaxRejected = Annotated[
     float,
@@ -147,20 +161,9 @@ class Models(Strict, allow_inf_nan=True):  # `Temperature` checks its numbers it
     models: Annotated[list[str], Option("--model", "Model and temperature", "M")] = Field(
         [], description="Folders or hub names, NAME or NAME@REVISION; the installed demo MiniLM unless given."
     )
-    temperatures: Annotated[
-        list[float | dict[str, Any]],
-        Option(
-            "--tau", "Model and temperature", "T", kind=list[float],
-            help="Attention temperature in (0, 2]; changes are reported against the first.",
-        ),
-        Option(
-            "--temperature", "Model and temperature", "FILE", kind=Path,
-            help="A temperature or schedule as data, TOML or JSON: log_length = 64. Added after --tau.",
-        ),
-        ReadBy(read_temperatures),
-    ] = Field(
+    temperatures: Temperatures = Field(
         [1.0, 0.8], min_length=1, description="Numbers τ or schedules such as {log_length = 64}; the first is the reference."
-    )  # fmt: skip
+    )
     max_length: Annotated[
         int | Literal["limit"] | None,
         Option("--max-length", "Model and temperature", "N|limit", kind=str),

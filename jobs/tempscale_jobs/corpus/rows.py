@@ -210,7 +210,7 @@ def digest_of_content(content: Any) -> bytes:
     """Twelve bytes by which rows without an id are compared: of the text, or of the embedding and length."""
     if isinstance(content, str):
         return _digest(content.encode(), 1)
-    embedding, length = content
+    embedding, length, *_ = content
     return _digest(embedding.tobytes() + length.to_bytes(8, "big"), 1)
 
 

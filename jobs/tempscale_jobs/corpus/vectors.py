@@ -140,7 +140,7 @@ class Reader:
         size, problem = self._length(length, text)
         if problem is not None:
             return None, problem
-        row, problem = self._numbers(embedding)
+        row, problem = numbers(self._settings, embedding)
         if row is None:
             return None, problem
         width = len(row)
@@ -165,33 +165,6 @@ class Reader:
             return f"--dims {self._dims} is more than the {width} dimensions of the embeddings"
         return None
 
-    def _numbers(self, value: Any) -> tuple[np.ndarray | None, str | None]:
-        if isinstance(value, str):  # CSV has no lists: pandas and pgvector write them as JSON.
-            with suppress(ValueError, RecursionError):
-                value = json.loads(value)
-        if value is None:
-            return None, "the embedding is null"
-        if self._settings.bits:
-            try:
-                with np.errstate(invalid="ignore"):
-                    stored = value.bytes if isinstance(value, UUID) else value  # 16 bytes of a fixed width are read as one.
-                    whole = np.frombuffer(stored, np.uint8) if isinstance(stored, bytes) else np.asarray(stored)
-                    packed = whole.astype(np.int64)
-            except (TypeError, ValueError, OverflowError):
-                return None, "the embedding is no list of bytes"
-            if packed.ndim != 1 or len(packed) == 0 or packed.min() < -128 or packed.max() > 255:
-                return None, "the embedding is no list of bytes"
-            return np.unpackbits(packed.astype(np.uint8)).astype(np.float64) * 2 - 1, None
-        try:
-            row = np.asarray(value, dtype=np.float64)
-        except OverflowError:  # A whole number of more than 308 digits.
-            return None, NOT_FINITE
-        except (TypeError, ValueError):
-            return None, "the embedding is no list of numbers"
-        if row.ndim != 1 or len(row) < 2:
-            return None, "the embedding is no list of two numbers or more"
-        return row, None
-
     def _length(self, length: Any, text: Any) -> tuple[int, str | None]:
         if self._settings.length_column is None:
             if text is None and isinstance(self._settings, Queries):
@@ -200,6 +173,35 @@ class Reader:
             return len((words or "").split()), problem
         tokens = whole_length(length)
         return (0, "the length is no whole number from 1 on") if tokens is None else (tokens, None)
+
+
+def numbers(settings: Corpus, value: Any) -> tuple[np.ndarray | None, str | None]:
+    """(the numbers of a cell as a float64 row, before their scale; None), or (None, the reason why there are none)."""
+    if isinstance(value, str):  # CSV has no lists: pandas and pgvector write them as JSON.
+        with suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    if value is None:
+        return None, "the embedding is null"
+    if settings.bits:
+        try:
+            with np.errstate(invalid="ignore"):
+                stored = value.bytes if isinstance(value, UUID) else value  # 16 bytes of a fixed width are read as one.
+                whole = np.frombuffer(stored, np.uint8) if isinstance(stored, bytes) else np.asarray(stored)
+                packed = whole.astype(np.int64)
+        except (TypeError, ValueError, OverflowError):
+            return None, "the embedding is no list of bytes"
+        if packed.ndim != 1 or len(packed) == 0 or packed.min() < -128 or packed.max() > 255:
+            return None, "the embedding is no list of bytes"
+        return np.unpackbits(packed.astype(np.uint8)).astype(np.float64) * 2 - 1, None
+    try:
+        row = np.asarray(value, dtype=np.float64)
+    except OverflowError:  # A whole number of more than 308 digits.
+        return None, NOT_FINITE
+    except (TypeError, ValueError):
+        return None, "the embedding is no list of numbers"
+    if row.ndim != 1 or len(row) < 2:
+        return None, "the embedding is no list of two numbers or more"
+    return row, None
 
 
 def unit_rows(rows: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:

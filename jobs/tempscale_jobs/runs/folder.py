@@ -262,7 +262,7 @@ def find_models(config: Command) -> list[Model]:
     from tempscale.model.tokens import Tokenizer
 
     models: list[Model] = []
-    for name in config.embedding.models or [checkpoint.default_model()]:
+    for name in config.model_names:
         try:
             folder = checkpoint.resolve(name)
             state = checkpoint.state(folder)
@@ -310,8 +310,7 @@ def window(config: Command) -> int:
     from tempscale.model.tokens import Tokenizer
 
     try:
-        name = (config.embedding.models or [checkpoint.default_model()])[0]
-        return Tokenizer(checkpoint.resolve(name), config.embedding.max_length).max_length
+        return Tokenizer(checkpoint.resolve(config.model_names[0]), config.embedding.max_length).max_length
     except ValueError as error:
         raise UsageError(str(error)) from None
 

@@ -23,12 +23,14 @@ from tempscale_jobs.config.nights import NIGHT, checked_night, filled
 from tempscale_jobs.config.option import setting_at
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.tune import TuneConfig
+from tempscale_jobs.config.verify import VerifyConfig
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.submit.packing import FOLDER, Packed, pack
 from tempscale_jobs.urls import masked, without_secrets
 
 COMMANDS: dict[str, type[Command]] = {
-    kind.command: kind for kind in (AuditConfig, PairsConfig, DiagnoseConfig, EvaluateConfig, TuneConfig, CorrectConfig)
+    kind.command: kind
+    for kind in (AuditConfig, VerifyConfig, PairsConfig, DiagnoseConfig, EvaluateConfig, TuneConfig, CorrectConfig)
 }
 """The commands that a job may run, with their configurations: they write a run folder and resume."""
 _FOUND = f"i.find_spec({FOLDER!r}).submodule_search_locations"
@@ -36,7 +38,7 @@ _FOUND = f"i.find_spec({FOLDER!r}).submodule_search_locations"
 that shares a disk with the head; its `py_modules` are not."""
 _WRITTEN = ("out", "execution.cache", "record.history")
 """Settings with folders that must outlive a job."""
-_READ = ("source", "corpus", "queries", "qrels", "models", "audits", "baseline")
+_READ = ("source", "corpus", "queries", "qrels", "models", "audits", "baseline", "texts", "candidates")
 """Settings that may name what a run reads."""
 
 

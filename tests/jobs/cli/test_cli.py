@@ -15,7 +15,8 @@ from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.option import settings
 
 PANELS = {
-    "Measure": ["audit", "pairs", "diagnose", "evaluate"], "Temperature": ["tune", "export"], "Correction": ["correct"],
+    "Measure": ["audit", "verify", "pairs", "diagnose", "evaluate"], "Temperature": ["tune", "export"],
+    "Correction": ["correct"],
     "Nights": ["history", "compare", "submit"], "Upkeep": ["report", "cache"],
 }  # fmt: skip
 

@@ -43,6 +43,8 @@ REFUSED = {
     "audit --corpus texts.jsonl --embedding-column vector --length-column n --queries q.jsonl "
     "--queries-embedding-column vector": "2 dimensions",
     "audit --corpus texts.jsonl --baseline nowhere": "nowhere",
+    "verify --embeddings nothing.parquet": "nothing.parquet",
+    "verify --embeddings pairs.jsonl": "embedding",
     "pairs --pairs nothing.csv": "nothing.csv",
     "pairs --pairs pairs.jsonl": "text_a",
     "pairs --pairs empty.jsonl --column-a sentence1 --column-b sentence2": "empty.jsonl",

@@ -1,0 +1,123 @@
+"""The settings of `tempscale verify`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tempscale_jobs.config.command import Command
+from tempscale_jobs.config.given import read_sample
+from tempscale_jobs.config.option import Option, ReadBy
+from tempscale_jobs.config.sections import Corpus, Encoding, Execution, RunFolder, Seed, Temperatures
+from tempscale_jobs.errors import UsageError
+
+SAMPLE = 3000
+"""Rows that are embedded again: without a wrong one among them, at most .1 % of all are wrong (95 %, one-sided)."""
+_DRAWN_FIRST = 4
+"""Times as many rows are drawn at random first; of them the sample takes lengths and groups in proportion."""
+
+
+class Stored(Corpus):
+    """The vectors, and in the same table their texts."""
+
+    kind: ClassVar[str] = "embeddings"
+    without_option: ClassVar[frozenset[str]] = frozenset({"document_column", "sample", "limit", "length_column"})
+    source: Annotated[str, Option("--embeddings", "Texts", "SRC")] = Field(
+        min_length=1,
+        description="The vectors and their texts: Parquet, JSONL or CSV, a file, folder or glob (local, s3://, gs://, "
+        "hf://datasets/…), or a Lance or Delta table.",
+    )
+    embedding_column: Annotated[str, Option("--embedding-column", "Texts")] = Field(
+        "embedding", min_length=1, description="Column of the vectors, lists of numbers."
+    )
+    title_column: Annotated[str | None, Option("--title-column", "Texts")] = Field(
+        None, min_length=1, description="Column of titles, which an index may have put before the texts."
+    )
+    dims: Annotated[int | None, Option("--dims", "Texts", "N")] = Field(
+        None, ge=2, description="The model's leading dimensions that the vectors have, for Matryoshka models."
+    )
+    bits: bool = Field(False, description="Whether embedding_column packs eight dimensions of ±1 into each byte.")
+    scale: float | list[float] = Field(
+        1.0, description="Factor for the integers of embedding_column: one number, or one for each dimension."
+    )
+
+
+class OneModel(Encoding):
+    """The model and the temperature that the vectors should be of."""
+
+    without_option: ClassVar[frozenset[str]] = frozenset({"precision", "compiled", "packed", "tune_batches"})
+    temperatures: Temperatures = Field(
+        [1.0], min_length=1, max_length=1, description="The temperature, one number or schedule."
+    )
+
+
+class VerifyConfig(Command):
+    """Stored vectors against the model's own."""
+
+    command: ClassVar[str] = "verify"
+    reads: ClassVar[str] = "embeddings"
+    files: ClassVar[tuple[str, ...]] = ("other",)
+    without_option: ClassVar[frozenset[str]] = frozenset({"execution.log_format"})
+    out: RunFolder = "runs/verify"
+    seed: Seed = 0
+    embeddings: Stored = Field(description="Which vectors.")
+    texts: Annotated[str | None, Option("--texts", "Texts", "SRC")] = Field(
+        None, min_length=1, description="The texts, where they are in another table; both tables then need ids."
+    )
+    sample: Annotated[int | Literal["all"], Option("--sample", "Texts", "N|all", kind=str), ReadBy(read_sample)] = Field(
+        SAMPLE,
+        description="Rows to embed again and compare, drawn by their ids in proportion to lengths and groups; or all.",
+    )
+    by: Annotated[list[str], Option("--by", "Texts", "COLUMN")] = Field(
+        [],
+        description="Columns whose values are groups, such as source, date or tenant, each with its share of wrong rows.",
+    )
+    embedding: OneModel = Field(default_factory=lambda: OneModel.model_validate({}), description="Which model.")
+    computed: Annotated[Literal["float32", "float16", "bfloat16"], Option("--computed", "Model and temperature", "P")] = (
+        Field("float32", description="The precision in which the index's vectors were computed, however they are stored.")
+    )
+    candidates: Annotated[list[str], Option("--candidate", "Model and temperature", "M")] = Field(
+        [], description="Models that may have made the vectors that are not the model's."
+    )
+    max_wrong: Annotated[float, Option("--max-wrong", "The gate", "S")] = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of wrong rows that passes: exit code 1 if the lower end of the 95 % interval is above it. "
+        "With 0 one wrong row fails.",
+    )
+    execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> Self:
+        """The checked configuration; a UsageError if no vectors are named."""
+        section = data.get("embeddings", {})
+        if isinstance(section, dict) and "source" not in section:
+            raise UsageError("give the vectors: --embeddings SRC, a table with columns id, text and embedding")
+        return super().from_data(data)
+
+    @model_validator(mode="after")
+    def _one(self) -> VerifyConfig:
+        if len(self.embedding.models) > 1:
+            raise ValueError("the vectors are of one model; give others by --candidate")
+        if isinstance(self.sample, int) and self.sample < 1:
+            raise ValueError(f"--sample {self.sample} must be 1 or more, or all")
+        if len(set(self.by)) < len(self.by):
+            raise ValueError("--by names a column twice; give each once")
+        return self
+
+    @property
+    def model_names(self) -> list[str]:
+        """The model, then the candidates."""
+        return [*super().model_names, *self.candidates]
+
+    def texts_drawn(self) -> Corpus:
+        """The section by which the table of texts is read: the same columns, sample and limits."""
+        same = ("id_column", "text_column", "max_characters", "max_rejected", "unit_rows", "unit_bytes", "sample")
+        return Corpus.model_validate({"source": self.texts} | {name: getattr(self.drawn(), name) for name in same})
+
+    def drawn(self) -> Stored:
+        """The section by which rows are read: several times the sample, or all rows."""
+        size = None if self.sample == "all" else _DRAWN_FIRST * self.sample
+        return self.embeddings.model_copy(update={"sample": size})

@@ -1,0 +1,111 @@
+"""Parts of the comparison -> the tables of `tempscale verify`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from tempscale.stats.shares import clopper_pearson
+from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.verify import VERIFIED, VERIFY_SUMMARY
+from tempscale_jobs.verify import findings
+from tempscale_jobs.verify.compare import Judged
+from tempscale_jobs.verify.explain import PARTIALS
+
+ANY, NOT_EXPLAINED = "any", "not explained"
+EDITED, OF_ANOTHER = "of a text that was probably edited since", "of another row"
+_LEAST_AMONG = 30
+"""Of fewer texts the nearest says little."""
+
+
+def summarise(run: Run, judged: Judged, by: Sequence[str], compared: Sequence[str], max_wrong: float) -> dict[str, pa.Table]:
+    """Write the tables; return them by name. `compared` are the parts of the comparison."""
+    model, temperature = run.models[0], run.temperatures[0]
+    causes = _causes(run)
+    wrong = judged.table.column("wrong").to_numpy(zero_copy_only=False)
+    ids = judged.table.column("text_id").to_pylist()
+    left = [k for k in np.flatnonzero(wrong).tolist() if causes.get(ids[k]) is None]
+    causes |= _by_neighbours(run, compared, judged, [ids[k] for k in left])
+    key = run.key(model, temperature)
+    of_rows = [causes.get(text_id) if is_wrong else None for text_id, is_wrong in zip(ids, wrong.tolist(), strict=True)]
+    columns = {name: judged.table.column(name) for name in ("text_id", "tokens", "cosine", "norm_ratio")}
+    keys = {name: pa.array([value] * len(ids), VERIFIED.schema().field(name).type) for name, value in key.items()}
+    tables = {"verified": VERIFIED.build(keys | columns | {"wrong": wrong, "cause": of_rows})}
+    rows = list(zip(judged.table.column("groups").to_pylist(), wrong.tolist(), of_rows, strict=True))
+    tables["verify_summary"] = VERIFY_SUMMARY.build_rows([key | row for row in _groups(rows, by)])
+    frames = {name: pl.DataFrame(pl.from_arrow(table)) for name, table in tables.items()}
+    tables["findings"] = findings.decide(frames, max_wrong).table()
+    for name, table in tables.items():
+        run.storage.write_table(f"tables/{name}.parquet", table)
+    return tables
+
+
+def _causes(run: Run) -> dict[str, str | None]:
+    """What explains each wrong row: the model's own ways, then the candidates."""
+    causes = dict[str, str | None]()
+    for model in run.models:
+        for name in run.storage.list(run.place(PARTIALS, model, run.temperatures[0])):
+            table = run.storage.read_table(name)
+            found = zip(*(column.to_pylist() for column in table.columns), strict=True)
+            causes |= {text_id: cause for text_id, cause in found if causes.get(text_id) is None}
+    return causes
+
+
+def _by_neighbours(run: Run, compared: Sequence[str], judged: Judged, ids: Sequence[str]) -> dict[str, str]:
+    """What explains vectors by the texts of the sample: they are another text's, or nearest to their own text."""
+    if not ids or judged.table.num_rows < _LEAST_AMONG:
+        return {}
+    names, vectors = list[str](), list[np.ndarray]()
+    for name in compared:
+        table = run.storage.read_table(name, ["text_id", "embedding"])
+        names += table.column("text_id").to_pylist()
+        vectors.append(parts.matrix(table, "embedding"))
+    model, place, found = np.concatenate(vectors), {name: k for k, name in enumerate(names)}, dict[str, str]()
+    for text_id, vector in _stored(run, ids).items():
+        width = min(len(vector), model.shape[1])
+        scaled = vector[:width] / max(float(np.linalg.norm(vector[:width])), np.finfo(float).tiny)
+        others = np.delete(np.arange(len(names)), place[text_id])
+        cosines = model[:, :width] @ scaled / np.linalg.norm(model[:, :width], axis=1)
+        nearest = others[int(np.argmax(cosines[others]))]
+        if judged.rules.allows(vector, model[nearest].astype(np.float64)):
+            found[text_id] = OF_ANOTHER
+        elif cosines[place[text_id]] >= cosines[nearest]:
+            found[text_id] = EDITED
+    return found
+
+
+def _stored(run: Run, ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """The stored vectors of some wrong rows."""
+    wanted, vectors = set(ids), dict[str, np.ndarray]()
+    for name in (name for name in run.storage.list("shards") if "/wrong-" in name):
+        for row in run.storage.read_table(name, ["text_id", "vector"]).to_pylist():
+            if row["text_id"] in wanted:
+                vectors[row["text_id"]] = np.array(row["vector"], dtype=np.float64)
+    return vectors
+
+
+def _groups(rows: Sequence[tuple[list[str | None], bool, str | None]], by: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rows of the summary: all rows, then each group of each column."""
+    yield from _shares(None, None, [(wrong, cause) for _, wrong, cause in rows])
+    for place, column in enumerate(by):
+        values = sorted({groups[place] for groups, *_ in rows}, key=lambda value: (value is not None, value or ""))
+        for value in values:
+            yield from _shares(column, value, [(wrong, cause) for groups, wrong, cause in rows if groups[place] == value])
+
+
+def _shares(by: str | None, group: str | None, rows: Sequence[tuple[bool, str | None]]) -> Iterator[dict[str, Any]]:
+    """The share of wrong rows, and of each cause, the most frequent first."""
+    counts = Counter(cause or NOT_EXPLAINED for wrong, cause in rows if wrong)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    for cause, number in [(ANY, sum(counts.values())), *ordered]:
+        low, high = clopper_pearson(number, len(rows))
+        yield {
+            "by": by, "group": group, "cause": cause, "sampled": len(rows), "wrong": number, "share": number / len(rows),
+            "low": low, "high": high,
+        }  # fmt: skip

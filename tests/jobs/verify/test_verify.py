@@ -1,0 +1,290 @@
+"""`tempscale verify`: faults that sentence-transformers planted in an index are found and named, clean indexes pass."""
+
+import json
+import unicodedata
+
+import numpy as np
+import polars as pl
+import pytest
+from command_line import in_process
+from golden_words import ending, masked, same
+from sentence_transformers import SentenceTransformer, models
+from whole_run import digests, documented, read_record, read_tables
+
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.verify.summary import EDITED, OF_ANOTHER
+
+WINDOW = 96
+ROWS = 120
+
+
+@pytest.fixture(scope="module")
+def texts():
+    """Real texts of all lengths from a hundred characters on, some longer than the window."""
+    return [row["text"] for row in documented("pyarrow") if len(row["text"]) > 100][:ROWS]
+
+
+@pytest.fixture(scope="module")
+def embed(small_model):
+    """The model as sentence-transformers runs it, with any of its own options."""
+    import torch
+
+    def embed(texts, pooling="mean", window=WINDOW, kind=torch.float32):
+        transformer = models.Transformer(small_model, max_seq_length=window)
+        model = SentenceTransformer(modules=[transformer, models.Pooling(64, pooling_mode=pooling)], device="cpu").to(kind)
+        return model.encode(list(texts), batch_size=8, show_progress_bar=False).astype(np.float64)
+
+    return embed
+
+
+PLANTED = {
+    "pooled by cls": lambda embed, texts: embed(texts, pooling="cls"),
+    "pooled by max": lambda embed, texts: embed(texts, pooling="max"),
+    "embedded with the prompt 'query: '": lambda embed, texts: embed([f"query: {text}" for text in texts]),
+    "cut to a window of 16 tokens": lambda embed, texts: embed(texts, window=16),
+    "cut at 100 characters": lambda embed, texts: embed([text[:100] for text in texts]),
+    "stored as float16": lambda embed, texts: embed(texts).astype(np.float16).astype(np.float64),
+    "cut to the first 32 of 64 dimensions": lambda embed, texts: embed(texts) * (np.arange(64) < 32),
+    "2 times as long": lambda embed, texts: 2 * embed(texts),
+    EDITED: lambda embed, texts: embed([text.replace(" ", " very ", 1) for text in texts]),
+}
+EACH = 4
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory, texts, embed):
+    """An index with a few rows of each fault, in the last third of its rows, and what was planted by id."""
+    vectors, planted, row = embed(texts), {}, ROWS - EACH * (len(PLANTED) + 2)
+    for cause, made in PLANTED.items():
+        rows = list(range(row, row + EACH))
+        vectors[rows] = made(embed, [texts[k] for k in rows])
+        planted |= dict.fromkeys(rows, cause)
+        row += EACH
+    right = embed(texts)
+    vectors[row] = right[row - 1]
+    vectors[row + 2] = right[3]
+    vectors[row + 4] = 0
+    vectors[row + 6] = np.nan
+    planted |= {row: "of the row above", row + 2: OF_ANOTHER, row + 4: "zero", row + 6: "not finite"}
+    file = tmp_path_factory.mktemp("index") / "index.parquet"
+    day = ["2026-11-24" if k in planted else f"2026-11-0{k % 9 + 1}" for k in range(ROWS)]
+    pl.DataFrame(
+        {"id": [f"d{k}" for k in range(ROWS)], "text": texts, "embedding": vectors.astype(np.float32).tolist(), "day": day}
+    ).write_parquet(file)
+    return file, {f"d{k}": cause for k, cause in planted.items()}
+
+
+def verify(source, model, out, *options):
+    return in_process(
+        "verify", "--embeddings", str(source), "--model", str(model), "--max-length", str(WINDOW), "--out", str(out),
+        "--workers", "1", *options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(index, small_model, ray_session, tmp_path_factory):
+    out = tmp_path_factory.mktemp("verify") / "run"
+    code, printed, err = verify(index[0], small_model, out, "--sample", "all", "--by", "day", "--json")
+    assert code == 1, err
+    return out, json.loads(printed)
+
+
+def test_each_planted_row_is_found_with_its_cause_and_no_other(run, index):
+    table = read_tables(run[0])["verified"]
+    found = dict(table.filter(pl.col("wrong")).select("text_id", "cause").iter_rows())
+    edited = [found.pop(text_id) for text_id, cause in index[1].items() if cause == EDITED]
+    assert set(edited) <= {EDITED, None}
+    assert EDITED in edited  # A random model makes all texts alike, so that another one may be nearer.
+    assert found == {text_id: cause for text_id, cause in index[1].items() if cause != EDITED}
+    assert len(table) == ROWS
+    right = table.filter(~pl.col("wrong"))
+    assert right["cause"].null_count() == len(right)
+    assert right["cosine"].min() > 1 - 1e-9
+    assert right["norm_ratio"].to_numpy() == pytest.approx(1.0, abs=1e-5)
+
+
+def test_cosines_and_norms_are_those_of_the_stored_vectors(run, index, embed, texts):
+    stored = np.array(pl.read_parquet(index[0])["embedding"].to_list())
+    right = embed(texts)
+    table = {row["text_id"]: row for row in read_tables(run[0])["verified"].to_dicts()}
+    for k in (0, ROWS - 41, ROWS - 30, ROWS - 15):
+        norms = np.linalg.norm(stored[k]), np.linalg.norm(right[k])
+        assert table[f"d{k}"]["cosine"] == pytest.approx(stored[k] @ right[k] / np.prod(norms), abs=1e-6)
+        assert table[f"d{k}"]["norm_ratio"] == pytest.approx(norms[0] / norms[1], rel=1e-5)
+
+
+def test_the_summary_counts_all_rows_and_each_group(run, index):
+    summary = read_tables(run[0])["verify_summary"]
+    total, *causes = summary.filter(pl.col("by").is_null()).to_dicts()
+    wrong = len(index[1])
+    assert (total["cause"], total["sampled"], total["wrong"]) == ("any", ROWS, wrong)
+    assert sum(row["wrong"] for row in causes) == wrong
+    assert total["low"] < total["share"] == wrong / ROWS < total["high"]
+    days = {row["group"]: row["wrong"] for row in summary.filter(by="day", cause="any").to_dicts()}
+    assert {day: count for day, count in days.items() if count} == {"2026-11-24": wrong}
+    assert sum(summary.filter(by="day", cause="any")["sampled"]) == ROWS
+
+
+def test_the_answer_names_the_group_and_json_the_verdict(run):
+    out, document = run
+    (answer,) = document["answers"].values()
+    assert "day=2026-11-24" in answer
+    assert document["verdict"] == "failed"
+    states = {row["figure"]: row["state"] for row in document["findings"]}
+    assert states["wrong_share"] == "up"
+    assert (out / "report.html").read_text("utf-8").count("2026-11-24") >= 1
+    assert read_record(out)["verified"]["norms"] == "model"
+
+
+def test_the_ending_is_that_of_the_golden_file(run, capsys):
+    same("verify-ending.txt", masked(ending("verify", run[0], capsys), run[0]))
+
+
+@pytest.mark.proof
+def test_two_workers_in_another_order_give_the_same_bytes(run, index, small_model, tmp_path):
+    code, _, err = in_process(
+        "verify", "--embeddings", str(index[0]), "--model", small_model, "--max-length", str(WINDOW), "--out",
+        str(tmp_path / "run"), "--workers", "2", "--sample", "all", "--by", "day",
+    )  # fmt: skip
+    assert code == 1, err
+    assert digests(tmp_path / "run") == digests(run[0])
+
+
+@pytest.fixture(scope="module")
+def clean(texts, embed, tmp_path_factory):
+    """A function that writes a clean index in one way of storing it."""
+    vectors, folder = embed(texts), tmp_path_factory.mktemp("clean")
+
+    def clean(name, column, **more):
+        file = folder / f"{name}.parquet"
+        pl.DataFrame({"id": list(range(ROWS)), "text": texts, "embedding": column(vectors), **more}).write_parquet(file)
+        return file
+
+    return clean
+
+
+STORED = {
+    "float32": lambda v: v.astype(np.float32).tolist(),
+    "float16": lambda v: v.astype(np.float16).astype(np.float64).tolist(),
+    "unit": lambda v: (v / np.linalg.norm(v, axis=1, keepdims=True)).tolist(),
+    "codes": lambda v: np.clip(np.rint(v / 0.02), -128, 127).astype(int).tolist(),
+}
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("name", STORED)
+def test_a_clean_index_passes_however_it_is_stored(name, clean, small_model, ray_session, tmp_path):
+    code, printed, err = verify(clean(name, STORED[name]), small_model, tmp_path / "run", "--sample", "50", "--json")
+    assert code == 0, printed + err
+    record = read_record(tmp_path / "run")["verified"]
+    assert (record["format"], record["norms"]) == {
+        "float32": ("float32", "model"), "float16": ("float16", "model"), "unit": ("float64", "unit"),
+        "codes": ("int8", "unknown"),
+    }[name]  # fmt: skip
+    assert len(read_tables(tmp_path / "run")["verified"]) == 50
+
+
+@pytest.mark.proof
+def test_a_server_in_half_precision_is_not_wrong_where_one_says_so(clean, embed, texts, small_model, ray_session, tmp_path):
+    import torch
+
+    half = embed(texts, kind=torch.bfloat16)
+    file = clean("half", lambda _: half.tolist())
+    code, printed, err = verify(file, small_model, tmp_path / "as-float32", "--sample", "30", "--json")
+    assert code == 1, printed + err
+    causes = read_tables(tmp_path / "as-float32")["verified"]["cause"]
+    assert set(causes.drop_nulls()) <= {"computed in bfloat16", "computed in float16", "stored as bfloat16"}
+    code, printed, err = verify(file, small_model, tmp_path / "as-bfloat16", "--sample", "30", "--computed", "bfloat16")
+    assert code == 0, printed + err
+
+
+@pytest.mark.proof
+def test_two_tables_are_joined_by_their_ids_and_what_one_lacks_is_counted(texts, embed, small_model, ray_session, tmp_path):
+    vectors = embed(texts)
+    vectors[7] = vectors[8]
+    ids = [f"d{k}" for k in range(ROWS)]
+    order = np.random.default_rng(0).permutation(ROWS)
+    pl.DataFrame({"id": ids, "text": texts})[10:].write_parquet(tmp_path / "texts.parquet")
+    stored = pl.DataFrame({"id": ids, "embedding": vectors.tolist()})[order.tolist()].filter(pl.col("id") != "d11")
+    stored.write_parquet(tmp_path / "vectors.parquet")
+    options = ("--texts", str(tmp_path / "texts.parquet"), "--sample", "all")
+    code, printed, err = verify(tmp_path / "vectors.parquet", small_model, tmp_path / "run", *options, "--json")
+    assert code == 0, printed + err
+    record = read_record(tmp_path / "run")["verified"]
+    assert (record["ids"], sorted(record["missing"].values())) == (ROWS, [1, 10])
+    assert set(read_tables(tmp_path / "run")["verified"]["text_id"]) == set(ids[10:]) - {"d11"}
+    rejected = pl.concat(
+        pl.read_parquet(tmp_path / "run" / name) for name in Storage(str(tmp_path / "run")).list("rejected")
+    )
+    assert set(rejected["text_id"]) == {*ids[:10], "d11"}
+    sampled = ("--texts", str(tmp_path / "texts.parquet"), "--sample", "20")
+    code, printed, err = verify(tmp_path / "vectors.parquet", small_model, tmp_path / "sampled", *sampled, "--json")
+    assert code == 0, printed + err
+    assert len(read_tables(tmp_path / "sampled")["verified"]) == 20
+
+
+@pytest.mark.proof
+def test_a_candidate_explains_what_it_has_made(texts, embed, small_model, minilm, ray_session, tmp_path):
+    own = SentenceTransformer(small_model, device="cpu")
+    own.max_seq_length = WINDOW
+    vectors = embed(texts)
+    folder = tmp_path / "other"
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    torch.manual_seed(1)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    BertModel(BertConfig(vocab_size=30522, initializer_range=0.3, **sizes)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(minilm).save_pretrained(folder)
+    other = SentenceTransformer(str(folder), device="cpu")
+    other.max_seq_length = WINDOW
+    vectors[5:9] = other.encode(texts[5:9])
+    pl.DataFrame({"text": texts, "embedding": vectors.tolist()}).write_parquet(tmp_path / "index.parquet")
+    options = ("--sample", "all", "--candidate", str(folder), "--max-wrong", "0.5")
+    code, printed, err = verify(tmp_path / "index.parquet", small_model, tmp_path / "run", *options)
+    assert code == 0, printed + err  # Four of 120 are fewer than the half that may be.
+    assert read_tables(tmp_path / "run")["verified"]["cause"].drop_nulls().to_list() == ["of the model other"] * 4
+
+
+@pytest.mark.parametrize(
+    ("table", "options", "named"),
+    [
+        ({"id": ["a"], "text": ["x"]}, (), "embedding"),
+        ({"id": ["a"], "embedding": [[1.0, 2.0]]}, (), "--texts"),
+        ({"id": ["a"], "text": [None], "embedding": [[1.0, 2.0]]}, (), "null"),
+        ({"id": ["a"], "text": ["x"], "embedding": [None]}, (), "null"),
+        ({"id": ["a"], "text": ["x"], "embedding": [[1.0, 2.0]]}, ("--by", "day"), "--by"),
+        ({"id": ["a"], "text": ["x"], "embedding": [[1.0, 2.0]]}, ("--sample", "few"), "--sample"),
+        ({"id": ["a"], "text": ["x"], "embedding": [[1.0, 2.0]]}, ("--sample", "0"), "--sample"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_a_sentence_before_ray_starts(table, options, named, small_model, tmp_path):
+    pl.DataFrame(table).write_parquet(tmp_path / "index.parquet")
+    code, _, err = verify(tmp_path / "index.parquet", small_model, tmp_path / "run", *options)
+    assert code == 2, err
+    assert named in " ".join(err.replace("│", " ").split())
+
+
+@pytest.mark.proof
+def test_more_dimensions_than_the_model_has_are_refused(texts, small_model, ray_session, tmp_path):
+    pl.DataFrame({"text": texts[:9], "embedding": [[1.0] * 65] * 9}).write_parquet(tmp_path / "index.parquet")
+    code, _, err = verify(tmp_path / "index.parquet", small_model, tmp_path / "run")
+    assert code == 2
+    assert "65 dimensions" in " ".join(err.split())
+
+
+@pytest.mark.proof
+def test_text_forms_and_titles_are_recognised(texts, embed, small_model, ray_session, tmp_path):
+    strange = [f"  Cafe\u0301 No. {k}\u00a0½ of\n{text[:60].upper()}" for k, text in enumerate(texts[:40])]
+    made = {
+        "embedded from the text in Unicode's form NFKC": [unicodedata.normalize("NFKC", text) for text in strange],
+        "embedded from the title, ' ' and the text": [f"T{k}\n{text}" for k, text in enumerate(strange)],
+    }
+    vectors = embed(strange)
+    for first, forms in zip((0, 5), made.values(), strict=True):
+        vectors[first : first + 5] = embed(forms[first : first + 5])
+    table = {"text": strange, "embedding": vectors.tolist(), "title": [f"T{k}" for k in range(40)]}
+    pl.DataFrame(table).write_parquet(tmp_path / "index.parquet")
+    verify(tmp_path / "index.parquet", small_model, tmp_path / "run", "--sample", "all", "--title-column", "title")
+    causes = read_tables(tmp_path / "run")["verified"].sort(pl.col("text_id").str.split(":").list.last().cast(int))["cause"]
+    assert causes.to_list() == [*(cause for cause in made for _ in range(5)), *[None] * 30]
