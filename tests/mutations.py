@@ -169,7 +169,7 @@ NUMBERS = Subject(
     + of(
         f"{JOBS}/corpus/vectors.py",
         ("unit_rows", "scaled = np.ldexp(rows, -exponent[:, None])", "scaled = rows"),
-        ("Reader._numbers", "row = np.asarray(value, dtype=np.float64)", "row = np.asarray(value, dtype=np.float32)"),
+        ("numbers", "row = np.asarray(value, dtype=np.float64)", "row = np.asarray(value, dtype=np.float32)"),
         ("Reader.__init__", "np.asarray(settings.scale, dtype=np.float64)", "np.asarray(settings.scale, dtype=np.float32)"),
         ("unit_rows", "np.flatnonzero(~finite).tolist()", "[]"),
         ("unit_rows", "np.flatnonzero(largest == 0).tolist()", "[]"),
@@ -1171,7 +1171,7 @@ FINDINGS = Subject(
     )
     + of(
         f"{JOBS}/audit/findings.py",
-        ("_exposures", "1 - 0.025 / max(1, len(tested))", "1 - 0.025"),
+        ("together", "1 - 0.025 / max(1, tests)", "1 - 0.025"),
         ("_exposures", 'r["exposure_se_superpopulation"] if r in tested else None', 'r["exposure_se_superpopulation"]'),
         ("_exposures", 'state(r["exposure"], error, 1.0, z)', 'state(r["exposure"], error, 0.0, z)'),
         ("exposures", 'pl.col("k") == pl.col("k").max()', 'pl.col("k") == pl.col("k").min()'),

@@ -287,13 +287,13 @@ def test_the_report_stands_alone_and_is_rendered_again_alike(request, which):
     out = request.getfixturevalue(which).storage.root
     page, record = read_report(out), read_record(out)
     assert set(specs_of(page)) == {"t-gap", "t-exposure", "t-intervals"}
-    assert tune_sentences.answer(record) in page
+    assert tune_sentences.answer(record, read_tables(out)) in page
     assert ("tempscale export" in re.sub("</?span>", "", page)) == record["choice"]["changed"]
 
 
 def test_findings_are_printed_as_json_and_the_chosen_one_says_what_to_run(gained):
     data, record = checked_json("tune", gained.storage.root), read_record(gained.storage.root)
-    assert data["answers"] == {"tiny-bert": tune_sentences.answer(record)}
+    assert data["answers"] == {"tiny-bert": tune_sentences.answer(record, read_tables(gained.storage.root))}
     (row,) = (row for row in table(gained, COLLAPSE).to_dicts() if row["chosen"])
     told = {(one["figure"], one["temperature"]): one for one in data["findings"]}
     for figure in ("prefix_gap", "exposure_long"):
