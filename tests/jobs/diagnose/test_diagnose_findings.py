@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 from pages import key
 
-from tempscale_jobs.diagnose.findings import decide
+from tempscale_jobs.diagnose.findings import Looked, decide, rows
 from tempscale_jobs.diagnose.words import to_do
 from tempscale_jobs.tables.diagnose import EQUAL_NORMS, FINDINGS, HEADS
 
@@ -74,3 +74,39 @@ def test_bounds_and_norms_are_measured():
         "thm2_ratio": ("measured", 0.9, None), "over_bound_share": ("measured", 0.25, None),
         "norm_variation_mean": ("measured", 0.2, 0.01), "agree_share": ("absent", None, None),
     }  # fmt: skip
+
+
+def looked(edges, sigma, sources):
+    """Texts of these intervals with this σ_a in the last layer and in all, of these documents."""
+    ids = [f"t{k:02}" for k in range(len(edges))]
+    texts = {"text_id": ids, "source": pl.Series(sources, dtype=pl.String)}
+    seen = pl.DataFrame(texts | {"tokens": edges, "interval": edges, "embedding": [[1.0, 0.0]] * len(ids)})
+    return Looked(pl.DataFrame(texts | {"all": sigma, "last": sigma}), pl.DataFrame(texts | {"within_cosine": sigma}), seen)
+
+
+def by_length(*arguments):
+    own = looked(*arguments)
+    return next(found for found in rows(own, own, own, {}) if (found["finding"], found["layers"]) == ("length", "last"))
+
+
+def test_the_ends_of_length_are_the_intervals_of_five_texts_or_more():
+    sigma = [1.0, 2.0, 3.0, 4.0, 5.0] + [2.0, 2.0, 3.0, 3.0, 3.0] + [99.0] * 4
+    found = by_length([0] * 5 + [50] * 5 + [90] * 4, sigma, [None] * 14)
+    assert (found["texts"], found["change"]) == (10, pytest.approx(2.6 - 3.0))
+    assert found["change_se"] == pytest.approx((2.5 / 5 + 0.3 / 5) ** 0.5)  # Variances of five texts, by hand.
+    alone = by_length([0] * 5 + [50] * 4, sigma[:9], [None] * 9)
+    assert (alone["change"], alone["change_se"]) == (None, None)
+
+
+def test_texts_of_one_document_are_one_draw():
+    """Each document has a short and a long text, which differ by 1 but for one document: the error is that of the rest."""
+    short = [float(k) for k in range(12)]
+    long = [value + 1.0 + (value == 5.0) for value in short]
+    documents = [f"d{k}" for k in range(12)] * 2
+    found = by_length([0] * 12 + [50] * 12, short + long, documents)
+    apart = [b - a for a, b in zip(short, long, strict=True)]
+    mean = sum(apart) / 12
+    expected = (12 / 11 * sum((value - mean) ** 2 for value in apart)) ** 0.5 / 12
+    assert found["change"] == pytest.approx(mean)
+    assert found["change_se"] == pytest.approx(expected)
+    assert found["change_se"] < by_length([0] * 12 + [50] * 12, short + long, [None] * 24)["change_se"] / 5
