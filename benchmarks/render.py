@@ -20,8 +20,9 @@ _ELSEWHERE = ("on", "known_from", "tests", "tempscale")
 """What of a measurement is no version, or has its own place."""
 
 _INTRODUCTION = """
-    `make bench` measures everything but the million texts and writes this page from `benchmarks/results/`;
-    `python -m benchmarks NAME …` measures some, `python -m benchmarks render` only writes the page.
+    The main figures are in the [README](../../README.md#how-fast). `make bench` measures everything but the million texts
+    and writes this page from `benchmarks/results/`; `python -m benchmarks NAME …` measures some,
+    `python -m benchmarks render` none.
 """
 _READING = """
     A rate is that of the fastest of a few rounds in which the methods take turns, on one thread unless its row or text says
