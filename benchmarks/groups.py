@@ -103,7 +103,8 @@ GROUPS = {
         """1,000 Wikipedia sentences and 1,000 paragraphs through MiniLM on two threads, embedding included: all 499,500
         pairs (by the published protocol timed on few), and those of 32 and 128 groups, which an audit measures. ± is one
         standard error of the mean for another corpus. The ratio is that of the seconds for the same error, since seconds
-        grow as one over its square. Last, the stages of SOCM in `tempscale audit --limit 100000`, the worst pairs among them.""",
+        grow as one over its square. Last, the stages of SOCM in `tempscale audit --limit 100000`, the worst pairs among
+        them.""",
         "ratio to all pairs, for the same error",
         said=(": 499,500 pairs$",),
     ),
