@@ -34,11 +34,11 @@ def of(stem: str, rows: list[dict[str, Any]]) -> dict[str, Chart]:
     for grows, (name, title, axis) in _GROWTH.items():
         own = [row for row in growth if row.get("grows") == grows]
         if own:
-            words = f"{title}: seconds over {grows} on logarithmic axes; the table has the ends and the exponents."
+            words = f"{title}: seconds over {grows} on logarithmic axes."
             found[f"{stem}-{name}"] = Chart(_growing(own, title, axis), words, "growth")
     own = [row for row in rows if row["benchmark"] == "workers" and "series" in row]
     if own:
-        words = "Scaling in workers, with the line of one for one; the table has the figures."
+        words = "Scaling in workers, with the line of one for one."
         found[f"{stem}-workers"] = Chart(_scaling(own), words, "workers")
     return found
 

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Group:
-    """A benchmark's heading, the text before its table, the headings of two columns, and rows that the page leaves out."""
+    """A benchmark's heading, the text before its table, the headings of two columns, and what the page leaves out.
+
+    `hidden` are rows, `said` the pieces of their names that the text says.
+    """
 
     title: str
     text: str
     ratio: str = "ratio"
     limit: str = "of the GEMM rate"
     hidden: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
 
 GROUPS = {
@@ -27,82 +31,82 @@ GROUPS = {
     ),
     "paragraphs": Group(
         "Embedding paragraphs, and what Ray adds",
-        """The real all-MiniLM-L6-v2: sentence-transformers at the fastest of four batch sizes, against tempscale in float32,
-        with token moments, and in bfloat16; the least cosine is to sentence-transformers' embeddings. The last two rows
-        are an audit's embedding step on Ray with one worker, loading of the model included, against the library's own
-        loop. The limit is the model's products at the float32 GEMM rate, which bfloat16 may exceed.""",
+        """2,000 Wikipedia paragraphs through the real all-MiniLM-L6-v2 on two threads: sentence-transformers at the fastest
+        of four batch sizes, against tempscale in float32 and bfloat16. The least cosine is to sentence-transformers'
+        embeddings. The last two rows are an audit's embedding step on Ray, from its start to its durable parts, loading of
+        the model included, against the library's own loop. bfloat16's share, too, is of the float32 GEMM rate.""",
         "ratio to sentence-transformers, to the loop",
+        said=(r"(, 2,000 texts)? \(Wikipedia paragraphs\)(, 2 threads)?", ", from its start to its durable parts"),
     ),
     "overhead": Group(
         "What a temperature costs",
-        """`encode` of sentence-transformers over 8 docstrings on two threads, four models in alternating rounds. The last
-        column is the median of how much longer each takes than the untouched model, ± one standard error. The schedule and
-        the fold are of τ = 0.8.""",
+        """`encode` of sentence-transformers over 8 docstrings on two threads: τ = 0.8, by length `log_length = 64`. The last
+        column is the median of alternating rounds, ± one standard error.""",
         "more time than untouched",
     ),
     "socm": Group(
         "SOCM of all pairs",
         """MiniLM's token embeddings of 1,000 Wikipedia sentences of about 32 tokens, and of 64 texts of 512 tokens. The
         largest error of d_Σ is the difference from singular values in float64; slow methods are timed on few pairs. The
-        limit is the product's operations at the GEMM rate plus the eigenvalues of one matrix a pair by LAPACK: more than
-        100 % is faster than with LAPACK.""",
+        limit is the product at the GEMM rate plus the eigenvalues of one matrix a pair by LAPACK.""",
         "ratio to the published protocol on as many threads",
         "of the rate with LAPACK",
     ),
     "cosine": Group(
         "Cosine of all pairs",
-        """12,000 random embeddings of 384 dimensions in eight intervals of length: chunks of scikit-learn or numpy with
-        numpy's histograms, against tempscale, which also sums and lists near-duplicates; faiss only finds the ten
-        nearest. The limit is one product a pair: a method that computes each pair twice cannot exceed 50 %.""",
+        """12,000 random embeddings of 384 dimensions in eight intervals of length, in chunks; tempscale also sums and lists
+        near-duplicates, faiss only finds the ten nearest. The limit is one product a pair: a method that computes each
+        pair twice cannot exceed 50 %.""",
         "ratio to scikit-learn",
     ),
     "stage": Group(
         "The pairwise stages on Ray",
         """Whole stages of an audit with two workers, from parts on disk to merged tables: cosines of random embeddings of
-        384 dimensions, SOCM of the sentences above. The limit of cosines is one product a pair.""",
+        384 dimensions, SOCM of the sentences above.""",
         "ratio to the stage without neighbours",
     ),
     "growth": Group(
         "Growth in n and in length",
-        """More texts: cosines of random embeddings of 384 dimensions, on one thread and as the stage on Ray with two
-        workers, and SOCM of texts of 32 tokens. Longer texts: as many of each length, runs of consecutive tokens of scipy's
-        docstrings. The limits are those of the groups above. The exponent is the slope of seconds on logarithmic axes, ±
-        one standard error: 2 for all pairs, and less where a stage has a fixed cost.""",
+        """On one thread: cosines of random embeddings of 384 dimensions, SOCM of texts of 32 tokens, and 24 texts of each
+        length, runs of consecutive tokens of scipy's docstrings. The limits are those of the groups above. The exponent is
+        the slope of seconds on logarithmic axes, ± one standard error: 2 for all pairs. The stage on Ray is in the chart
+        alone: Ray's start takes most of its smaller runs.""",
         "ratio to the smallest size's",
         "of the limit",
-        hidden=(r"^embedding \+ token moments",),
+        hidden=(r"^embedding \+ token moments", "^cosine stage on Ray"),
+        said=(", 1 thread", "(pairs of )?24 texts of "),
     ),
     "workers": Group(
         "Scaling in workers",
-        """The embedding step of an audit, loading of the model included, and the cosine stage over random embeddings; each
-        worker is a process of one thread, and efficiency is the ratio over their number. Ray's processes, the driver and
-        the tokeniser run on the same cores, so the last worker never has a core for itself. The limit is the products on as
-        many threads as workers.""",
+        """The embedding step of 1,000 Wikipedia paragraphs, loading of the model included, and the cosine stage over 100,000
+        random embeddings. Each worker is a process of one thread; efficiency is the ratio over their number. Ray's
+        processes, the driver and the tokeniser run on the same cores, so the last worker never has a core for itself.""",
         "ratio to one worker",
+        said=(r", 1,000 texts \(Wikipedia paragraphs\)", ", 100,000 texts"),
     ),
     "layers": Group(
         "Measuring the layers",
-        """8 texts of 512 random tokens through MiniLM, each method in its own process: a plain pass with
-        `output_attentions=True` that decomposes every head and computes three figures a layer, against the measurement of
-        `tempscale diagnose`, which fills every column of both tables. Best of five rounds; memory is the median growth of
-        the process.""",
+        """8 texts of 512 random tokens through MiniLM: a plain pass with `output_attentions=True` that decomposes every head
+        and computes three figures a layer, against the measurement of `tempscale diagnose`, which fills every column of
+        both tables. Memory is the median growth of the method's own process.""",
         "ratio to the plain pass",
+        said=(", 8 texts of 512 tokens, MiniLM, one thread",),
     ),
     "grid": Group(
         "Scores under five temperatures",
-        """Whole commands on two cores, on a retrieval task of 800 queries and documents made of scipy's docstrings:
-        `tempscale evaluate` with five temperatures in one run and in five, and mteb with sentence-transformers, which runs
-        only the untouched model. A cell is one temperature on the task.""",
+        """Whole commands on two cores, on a retrieval task of 800 queries and documents made of scipy's docstrings. A cell
+        is one temperature on the task.""",
         "ratio to five runs",
     ),
     "mean_socm": Group(
         "The mean SOCM of a corpus, and what its error costs",
-        """1,000 Wikipedia sentences and 1,000 paragraphs through MiniLM on two threads, embedding included: all pairs, and
-        those of 32 and 128 groups of texts dealt by length, which an audit measures. ± is one standard error of the mean
-        for another corpus. The ratio is that of the seconds for the same error, since seconds grow as one over its square.
-        The published protocol is timed on few pairs. Last, the stages of SOCM in `tempscale audit --limit 100000`, the worst
-        pairs among them.""",
+        """1,000 Wikipedia sentences and 1,000 paragraphs through MiniLM on two threads, embedding included: all 499,500
+        pairs (by the published protocol timed on few), and those of 32 and 128 groups, which an audit measures. ± is one
+        standard error of the mean for another corpus. The ratio is that of the seconds for the same error, since seconds
+        grow as one over its square. Last, the stages of SOCM in `tempscale audit --limit 100000`, the worst pairs among
+        them.""",
         "ratio to all pairs, for the same error",
+        said=(": 499,500 pairs$",),
     ),
     "reading": Group(
         "Reading a million sentences",
@@ -115,14 +119,17 @@ GROUPS = {
         """Two panels of sixteen blocks of 8,192 texts with embeddings of 384 dimensions, 256 tiles, without any computing:
         what a GPU would wait for. From files in the system's memory, and from moto, which imitates S3 in one process.""",
         "ratio to each tile's own reading",
+        said=("^blocks of two panels of 16, ",),
     ),
     "proofs": Group(
         "What proofs cost",
-        """A part of 65,536 texts with embeddings of 384 dimensions, by pyarrow alone, and with the checksums of pages and
-        footer that find a flipped bit; the fingerprint of a model of 1 GiB that is in the page cache; and the look at its
-        files before each part. An actor takes the fingerprint once, and only where its machine's files are not in the state
-        in which the driver read them.""",
+        """A part of 65,536 texts with embeddings of 384 dimensions, by pyarrow alone, and with the checksums that find a
+        flipped bit; the fingerprint of a model of 1 GiB in the page cache, against hashlib's SHA-256; and the look at its
+        files. An actor takes the fingerprint once, and only where its machine's files are not in the state in which the
+        driver read them.""",
         "ratio to the same without",
+        hidden=("^SHA-256",),
+        said=(", 65,536 texts$", ", 1 GiB$", " of pages and footer"),
     ),
     "correcting": Group(
         "A million embeddings corrected",
@@ -135,17 +142,25 @@ GROUPS = {
         """Whole commands with two cores: random vectors of 32 dimensions with their lengths in a hundred Parquet files,
         `--cosine moments`. The driver is the process that starts the run, its growth that between the first two rows.""",
         "rate over that of the fewest",
+        said=(" of 32 dimensions, closed form",),
     ),
     "shrinking": Group(
         "The files and tiles of a hundred million, by shrinking",
         """With blocks of 655 rows, parts of 41 and units of 1,310, a hundredth of the usual, a million vectors of 16
         dimensions have the files and tiles of 100 million. Operations on storage (a file that is opened, written, listed,
         removed or asked about) and bytes are those of all processes; the driver's memory is what it has for itself alone.
-        The ratio is 1 where operations grow as the vectors do; only the 1.2 million tiles, and what merges them, may grow
-        faster. Steps with fewer operations a vector than at the beginning are left out. Other work ran on the same cores:
-        seconds are too many, operations and bytes are not.""",
+        The ratio is 1 where operations grow as the vectors do; in the steps that are left out they do, or slower. Only the
+        1.2 million tiles, and what merges them, may grow faster. Other work ran on the same cores: seconds are too many,
+        operations and bytes are not.""",
         "operations a vector over those of the fewest",
-        hidden=("^exposure: (counts|the rest)", "^order of the source", "^everything else"),
+        hidden=(
+            "^exposure: (counts|the rest)",
+            "^order of the source",
+            "^everything else",
+            "^layout",
+            "^cosine: (blocks|sums|means by text)",
+        ),
+        said=(", 1,000,000 vectors$",),
     ),
     "million": Group(
         "A million texts, and the next night",
@@ -156,15 +171,20 @@ GROUPS = {
     ),
     "gpu": Group(
         "On a GPU",
-        """Random token embeddings and embeddings of 768 dimensions, and the real MiniLM against sentence-transformers, each
-        in several precisions; the layers of a random BERT base. «Tokens ready» leaves out tokenising.""",
+        """SOCM of all pairs of random token embeddings; cosines of 65,536 × 65,536 random embeddings of 768 dimensions; the
+        real MiniLM against sentence-transformers; the layers of a random BERT base. «Tokens ready» leaves out
+        tokenising.""",
         "ratio to the first of its kind",
         hidden=(
             "tokens ready$",
             "65,536 tokens at once, tokens ready",
             r"bfloat16, batches of (32|128)$",
             "float32, batches of 512$",
+            "of 200 texts of about 128 tokens",
+            "^cosines.*(tf32|bfloat16)$",
+            "(tf32|bfloat16), 262,144 tokens at once",
         ),
+        said=(" of all pairs", "( of|,) 65,536 × 65,536 texts"),
     ),
 }
 """The groups by the name of their benchmark, in the order of the page."""

@@ -16,19 +16,20 @@ PAGE, CHARTS = "performance.md", "performance"
 """The page and the folder of its charts, in docs/dev/."""
 Results = dict[str, Any]
 """The content of one machine's file."""
-_ELSEWHERE = ("on", "known_from", "tests", "tempscale", "torch")
-"""What of a measurement is no version, or is in a line of its own."""
+_ELSEWHERE = ("on", "known_from", "tests", "tempscale")
+"""What of a measurement is no version, or has its own place."""
 
 _INTRODUCTION = """
-    `make bench` measures everything but the million texts and writes this page from `benchmarks/results/`;
-    `python -m benchmarks NAME …` measures some, `python -m benchmarks render` only writes the page.
+    The main figures are in the [README](../../README.md#how-fast). `make bench` measures everything but the million texts
+    and writes this page from `benchmarks/results/`; `python -m benchmarks NAME …` measures some,
+    `python -m benchmarks render` none.
 """
 _READING = """
-    A rate is that of the fastest of a few rounds in which the methods take turns, on one thread unless its row says
+    A rate is that of the fastest of a few rounds in which the methods take turns, on one thread unless its row or text says
     otherwise; whole stages and commands are timed once. A ratio above 1 is faster. A share is that of the group's physical
-    limit; «the GEMM rate» is that of one large product in the same precision on as many threads. After a date, * says that
-    it and the versions are those of the commit that recorded the rows. Versions that a machine's measurements share are in
-    its first line. Slower methods that were tried: [benchmarks/NOTES.md](../../benchmarks/NOTES.md).
+    limit; «the GEMM rate» is that of one large product in the same precision on as many threads. A date with * and the
+    versions are those of the commit that recorded the rows. Slower methods that were tried:
+    [benchmarks/NOTES.md](../../benchmarks/NOTES.md).
 """
 _NEVER = """
     Nothing was ever run on a GPU. `make gpu` runs every test of a GPU on a machine that has one, and then measures; it needs
@@ -38,12 +39,11 @@ _NOT_YET = """
     Of a GPU: {parts}. `make gpu` measures it on a machine that has one, and was stopped before.
 """
 _RAN = """
-    On one H100 with torch 2.11 and transformers 5.17: `make gpu` in 184 s, 74 of them for every test of a GPU; and on Ray
-    audits of 50,000 paragraphs by one actor and by four that shared the card, one of which was killed: the same bytes
-    ([benchmarks/NOTES.md](../../benchmarks/NOTES.md#a-whole-audit-on-an-h100)). Micro-batches of 65,536 tokens by default,
-    packed ones without padding, and super-tiles on the actors that embedded are newer than the rates: the audits and 158
-    tests ran with them. Never tried: another card, several cards, and a cluster whose GPU nodes come and go, which tests
-    imitate with declared GPUs.
+    On one H100: `make gpu` in 184 s, 74 of them for every test of a GPU; and on Ray audits of 50,000 paragraphs by one
+    actor and by four that shared the card, one of which was killed: [the same
+    bytes](../../benchmarks/NOTES.md#a-whole-audit-on-an-h100). Micro-batches of 65,536 tokens by default,
+    packed ones, and super-tiles on the actors that embedded are newer than the rates: the audits and 158 tests ran with
+    them. Never tried: another card, several cards, and a cluster whose GPU nodes come and go, which tests imitate.
 """
 _PARTS = {"tokens/s": "embedding beside sentence-transformers", "texts/s": "the layers"}
 """What `make gpu` measures after the pairs of texts, by the unit of its rates."""
@@ -108,9 +108,11 @@ def _machine(stem: str, found: Results, described: set[str]) -> list[str]:
         own, group = [row for row in rows if row["benchmark"] == name], GROUPS.get(name, Group(name, ""))
         if not (visible := shown(own, group)):
             continue
-        text = "As above, on this machine." if name in described else _wrapped(group.text)
+        again = name in described
+        text = "As above, on this machine." if again else _wrapped(group.text)
         described.add(name)
-        parts += [f"### {plain(group.title)}", *filter(None, [text]), table(_with_exponents(visible), group)]
+        lines = table(_with_exponents(visible), group, whole=not again)
+        parts += [f"### {plain(group.title)}", *filter(None, [text]), lines]
         parts += [f"![{plain(chart.alt)}]({CHARTS}/{file}.svg)" for file, chart in drawn.items() if chart.benchmark == name]
         parts.append(_measured(found.get("measured", {}).get(name)))
     return parts
@@ -134,10 +136,10 @@ def _series(row: dict[str, Any], number: int) -> tuple[Any, ...]:
     return (row["series"], row["grows"]) if "grows" in row else (number,)
 
 
-def table(rows: list[dict[str, Any]], group: Group) -> str:
-    """The rows of one benchmark as a table, without empty columns."""
+def table(rows: list[dict[str, Any]], group: Group, whole: bool = True) -> str:
+    """The rows of one benchmark as a table, without empty columns; `whole` has the column of other figures."""
     heads = ("what", "rate", group.ratio, group.limit, "other figures")
-    lines = [(plain(row["what"]), *cells(row), further(row)) for row in rows]
+    lines = [(plain(_name(row["what"], group)), *cells(row), further(row) if whole else "") for row in rows]
     kept = [k for k in range(len(heads)) if k < 2 or any(line[k] for line in lines)]
     return "\n".join(
         [
@@ -148,22 +150,27 @@ def table(rows: list[dict[str, Any]], group: Group) -> str:
     )
 
 
+def _name(what: str, group: Group) -> str:
+    """The name of a row without what its group's text says."""
+    for piece in group.said:
+        what = re.sub(piece, "", what)
+    return what
+
+
 def _measured(measured: dict[str, str] | None) -> str:
     if measured is None:
         return "The date and the versions of this measurement are not recorded."
-    versions = [f"{name} {measured[name]}" for name in ("tempscale", "torch") if name in measured]
+    version = f"tempscale {measured['tempscale']}" if "tempscale" in measured else "unknown versions"
     known = "*" if "known_from" in measured else ""
     tests = f" Before, on the same card: {measured['tests']}." if "tests" in measured else ""
-    return _wrapped(
-        f"Measured on {measured.get('on', 'an unknown day')}{known} with {', '.join(versions) or 'unknown versions'}.{tests}"
-    )
+    return _wrapped(f"Measured on {measured.get('on', 'an unknown day')}{known} with {version}.{tests}")
 
 
 def _versions(measured: list[dict[str, str]]) -> list[str]:
     """Each package with its version, or its versions where measurements of one machine had several."""
     found: dict[str, dict[str, None]] = {}
     for one in measured:
-        for package, version in one.items():
+        for package, version in sorted(one.items(), key=lambda item: item[0] != "torch"):
             if package not in _ELSEWHERE and version != "not installed":
                 found.setdefault(package, {})[version] = None
     return [f"{package} {' or '.join(versions)}" for package, versions in found.items()]

@@ -48,10 +48,7 @@ print(ts.socm("a short text", "a longer text, of which more can be said"))
 `help(ts.attach)` also says when each error is raised; every message is one sentence. `help(tempscale.layers.spectrum)`
 describes a module, [equations.md](equations.md) names the function of each equation.
 
-- S1 is *Length-Induced Embedding Collapse in Transformer-based Models*
-  ([arXiv 2410.24200](https://arxiv.org/abs/2410.24200)), S2 *Why Mean Pooling Works*
-  ([arXiv 2604.27398](https://arxiv.org/abs/2604.27398)).
-- τ is the attention temperature, SOCM second-order collapse.
+- S1 and S2 are [the papers](equations.md), τ is the attention temperature, SOCM second-order collapse.
 - X = [x_1 … x_n] are the last layer's token embeddings of one text, as rows of a tensor (tokens, d): special tokens
   included, padding excluded. Lengths are in tokens; everything else has no unit unless one is stated.
 - Shapes are in the types: `Float[Tensor, "text dim"]` has two dimensions, `Float[Tensor, " text"]` has one, `*batch`

@@ -162,7 +162,7 @@ def configuration() -> str:
         "`tempscale evaluate` and `tune` read such a file as well. Unknown keys and wrong types are errors. If `[corpus]`",
         "has no `source`, corpus and sample sizes are those of the quick start (300 texts, 12 groups for SOCM, 48 texts for",
         "the prefix probe). SOCM is second-order collapse, τ the attention temperature; S1 and S2 are",
-        "[the papers](equations.md). Each key has its type, its default where it is not None, and its option.",
+        "[the papers](equations.md). Each key has its type, its default where it is neither None nor empty, and its option.",
         "Generated from `jobs/tempscale_jobs/config/`.",
     ]
     home: dict[Setting, str] = {}
@@ -186,7 +186,7 @@ class Setting(NamedTuple):
 
     def facts(self) -> list[str]:
         """Its type, default and option."""
-        default = f"default `{self.default}`" if self.default else ""
+        default = f"default `{self.default}`" if self.default not in ("", "[]", "{}", "''") else ""
         return [fact for fact in (self.kind, default, self.option) if fact]
 
 

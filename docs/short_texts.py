@@ -34,7 +34,7 @@ def _table(found: list[dict[str, Any]]) -> str:
         f"| {what} | {' | '.join(names)} |\n| --- |{' ---: |' * len(found)}"
         for what, names in {
             "NDCG@10, change": [run["name"] for run in found],
-            "exposure": [run["name"].rpartition(", ")[0] for run in found],
+            "exposure": [_short(run["name"]) for run in found],
         }.items()
     ]
     scores = [_cells(name, [_score(own.get(name), first=name == candidates[0]) for own in rows]) for name in candidates]
@@ -47,6 +47,12 @@ def _table(found: list[dict[str, Any]]) -> str:
         heads[0], *scores, "", heads[1], *exposures,
     ]  # fmt: skip
     return "\n".join([*lines, ""]).replace("-0.", "−0.") + "\n"
+
+
+def _short(name: str) -> str:
+    """The data set and its window, for the second table of the same columns."""
+    window = "own window" if "own window" in name else "512 tokens" if "512 tokens" in name else ""
+    return ", ".join(filter(None, [name.partition(",")[0], window]))
 
 
 def _cells(name: str, cells: list[str]) -> str:

@@ -68,12 +68,11 @@ def _table(found: dict[str, Any]) -> str:
     ]
     for model in found["models"]:
         rates = plan.Rates(**model["rates"])
+        name = f"{model['name']}, {rates.width:,} dimensions"
         for texts in TEXTS:
             plans = [plan.estimated(settings, texts, [rates], cores) for cores in CORES]
             each = " | ".join(f"{duration(one.seconds)} | {_gib(one.memory_bytes)}" for one in plans)
-            lines.append(
-                f"| {model['name']}, {rates.width:,} dimensions | {texts:,} | {each} | {_gib(plans[0].disk_bytes)} |"
-            )
+            lines.append(f"| {name if texts == TEXTS[0] else ''} | {texts:,} | {each} | {_gib(plans[0].disk_bytes)} |")
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -110,8 +109,9 @@ def _all_pairs(rates: list[Rate]) -> str:
     slowest = min((rate for rate in rates if not rate.precision), key=lambda rate: rate.pairs)
     of_cards = {name: [rate for rate in rates if rate.precision == name] for name in get_args(Precision)}
     cards = [min(own, key=lambda rate: rate.pairs) for own in of_cards.values() if own]
+    shown = cards if len(cards) < 3 else [cards[0], cards[-1]]  # tf32 is nearly as fast as bfloat16.
     heads = ["texts", "pairs", "16 cores", "1,000 cores"]
-    heads += [f"{n} GPUs, {rate.precision}" for rate in cards for n in CARDS] or [f"{n} GPUs, not timed" for n in CARDS]
+    heads += [f"{n} GPUs, {rate.precision}" for rate in shown for n in CARDS] or [f"{n} GPUs, not timed" for n in CARDS]
     lines = [
         f"Times are for each temperature, with {slowest.dim} dimensions and the ten nearest texts of each. One core "
         f"({slowest.machine}, [the stage on Ray](dev/performance.md#the-pairwise-stages-on-ray)) compares "
@@ -126,7 +126,7 @@ def _all_pairs(rates: list[Rate]) -> str:
         pairs = texts * (texts - 1) / 2
         times = [_long(pairs / (slowest.pairs * n)) for n in (16, 1000)]
         reads = {n: _read_by_gpus(texts, n) / (READ_BYTES * n) for n in CARDS}
-        times += [_long(max(pairs / (rate.pairs * n), reads[n])) for rate in cards for n in CARDS] or [
+        times += [_long(max(pairs / (rate.pairs * n), reads[n])) for rate in shown for n in CARDS] or [
             f"{_long(max(pairs / sheet / n, reads[n]))} to {_long(pairs / sheet / LEAST_SHARE / n)}" for n in CARDS
         ]
         read = " to ".join(dict.fromkeys(f"{_read_by_gpus(texts, n) / 1e12:.2g} TB" for n in CARDS))

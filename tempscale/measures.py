@@ -82,7 +82,7 @@ def pairwise_socm(
     Args:
         texts: texts, or the token embeddings (tokens_i, d) of each as tensors or numpy arrays. With float32 the error is at
             most 1e-5, usually 1e-6.
-        encoder: the encoder of texts, under its own temperature; by default `Encoder.load()`, loaded once.
+        encoder: as in `socm`.
         regularization: 0 is exact. 1e-9 adds the regularization of the published code, see `cross_nuclear_norms`.
         alpha, beta: exponents of eq. 30.
 

@@ -64,9 +64,8 @@ def fit_by_length(
     The same texts are cut to n₀, √2·n₀, 2n₀, … tokens. At each length Brent's method finds the τ for the mean of σ_a over
     texts, layers and heads, with the whole model running under that τ. If σ_a falls with length, as S1 reports for the last
     layer, then τ < 1. If σ_a grows, then τ > 1: longer texts are filtered less strongly, so this filter does not cause the
-    collapse. In all-MiniLM-L6-v2 it grows in every layer but the first: from 32 to 512 tokens of the same texts from 0.83 to
-    1.91 in the last layer, while it falls from 0.77 to 0.69 in the first; both values of `layers` give τ > 1. If no τ in
-    [0.1, 2] reaches the target, the nearer end of the range is used, and `steps` gives its σ_a.
+    collapse, as in all-MiniLM-L6-v2, where both values of `layers` give τ > 1. If no τ in [0.1, 2] reaches the target, the
+    nearer end of the range is used, and `steps` gives its σ_a.
 
     Args:
         encoder: any `Encoder`; its temperature is replaced during the fit and then restored.

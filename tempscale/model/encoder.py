@@ -131,7 +131,7 @@ class Encoder:
             temperature: τ in (0, 2], a schedule, or any value that `Temperature.of` reads.
             max_length: the window in tokens, or «limit» for as many as the model has positions for; the checkpoint's own by
                 default, as in sentence-transformers.
-            token_budget: padded tokens in one micro-batch, ≥ 1; by default that of `model.budgets.usual_budget`.
+            token_budget: as in `Encoder`.
             device: CUDA by default if there is a GPU, else CPU.
             precision: tf32 or bfloat16: faster if the processor supports it; see `Precision`. tf32 needs a GPU.
             long: what happens to a text longer than `max_length`: it is cut, or run in chunks of that length whose token
@@ -175,7 +175,7 @@ class Encoder:
         """Replace the temperature. τ = 1 leaves the model untouched, so another temperature can be attached to it.
 
         Args:
-            temperature: τ in (0, 2], a schedule, or any value that `Temperature.of` reads.
+            temperature: as in `load`.
 
         Raises:
             TemperatureError: it cannot be used, or has another number of layers or heads than the model; the old one is

@@ -100,7 +100,7 @@ def attached(model: Any) -> Temperature | None:
     """The temperature that `model` has.
 
     Args:
-        model: a transformers model, or a SentenceTransformer or an Encoder around one.
+        model: as in `attach`.
 
     Returns:
         The attached temperature; None if there is none.
@@ -134,7 +134,7 @@ def role(model: Any, name: str | None) -> Iterator[None]:
     """A context in which `model` embeds texts of one role, for a temperature that depends on the role.
 
     Args:
-        model: a transformers model, or a SentenceTransformer or an Encoder around one.
+        model: as in `attach`.
         name: «query» or «document»; None changes nothing.
 
     Yields:

@@ -39,7 +39,7 @@ def verify(model: Any) -> None:
     logit in float32, 1e-6 in float64, 0.08 in bfloat16, 0.02 in float16.
 
     Args:
-        model: a transformers model, or a SentenceTransformer or an Encoder around one, with a temperature.
+        model: as in `attach`, with a temperature.
 
     Raises:
         TemperatureError: the model has no temperature.
