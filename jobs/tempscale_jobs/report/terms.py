@@ -42,7 +42,9 @@ def explained(texts: Iterable[str]) -> list[str]:
     lines = [*texts]
     for term in TERMS:
         for place, text in enumerate(lines):
-            if _FOUND[term.symbol].search(text):
-                lines[place] = _FOUND[term.symbol].sub(term.first, text, count=1)
+            if (found := _FOUND[term.symbol].search(text)) is not None:
+                begins = found.start() == 0 or text[: found.start()].endswith((". ", "? "))
+                first = f"{term.first[0].upper()}{term.first[1:]}" if begins else term.first
+                lines[place] = text[: found.start()] + first + text[found.end() :]
                 break
     return lines
