@@ -81,9 +81,14 @@ VERIFY_SUMMARY = Table(
         Column("sampled", BIG, "", "rows of the group that were compared"),
         Column("wrong", BIG, "", "of them those with this cause"),
         Column("share", FLOAT, "share", "wrong/sampled"),
-        Column("low", FLOAT, "share", "lower end of its two-sided 95 % interval for all rows (Clopper–Pearson)"),
+        Column(
+            "low",
+            FLOAT,
+            "share",
+            "lower end of its two-sided 95 % interval for all rows (Clopper–Pearson); the share where all were compared",
+        ),
         Column("high", FLOAT, "share", "upper end; with 97.5 % no more of all rows are wrong"),
     ),
-)
+)  # fmt: skip
 
 TABLES = (VERIFIED, VERIFY_SUMMARY)

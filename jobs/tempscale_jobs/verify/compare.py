@@ -142,6 +142,8 @@ class Judged(NamedTuple):
     table: pa.Table
     """The parts together, without embeddings, with the columns norm_ratio and wrong as they are reported."""
     rules: Rules
+    of_all: bool = False
+    """Whether these are all rows of the source that can be compared."""
 
 
 _COLUMNS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tempscale.model import checkpoint
@@ -17,6 +18,7 @@ from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import REPORT, Model, Run, load_tables
 from tempscale_jobs.runs.journal import Journal
+from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.verify import compare, computed, explain, sample, summary
 from tempscale_jobs.verify.compare import How, Rules
 from tempscale_jobs.verify.joined import join
@@ -92,7 +94,7 @@ def _verify_all(config: VerifyConfig, life: Lifecycle, contents: list[StoredVect
             every = compare.pieces(run, model, index, rows, how)
             with journal.stage(f"compare {model.label}", sum(map(len, rows.values()))) as stage:
                 compare.compare_all(run, crew, model, every, stage)
-                judged = compare.judge(run, model, every, how)
+                judged = compare.judge(run, model, every, how)._replace(of_all=_are_all(sides, rows))
                 wrong = sum(judged.table.column("wrong").to_pylist())
                 stage.note = f"{wrong:,} of {count(judged.table.num_rows, 'vector')} are not the model's"
             files, rules = explain.gather(run, index, judged), judged.rules._replace(prompts=_prompts(model))
@@ -126,6 +128,12 @@ def _how(config: VerifyConfig, run: Run, crew: Crew, index: Index, journal: Jour
         stage.note = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
     scale = tuple(vectors.scale) if isinstance(vectors.scale, list) else None if vectors.scale == 1.0 else vectors.scale
     return How(Stored(vectors.bits, scale), vectors.dims, errors[config.computed])
+
+
+def _are_all(sides: list[tuple[Storage, Index]], rows: Mapping[int, Sequence[int]]) -> bool:
+    """Whether every row was drawn and compared."""
+    usable = min(index.usable for _, index in sides)
+    return all(index.analysed == index.usable for _, index in sides) and sum(map(len, rows.values())) == usable
 
 
 def _prompts(model: Model) -> tuple[str, ...]:

@@ -38,7 +38,10 @@ def summarise(run: Run, judged: Judged, by: Sequence[str], compared: Sequence[st
     keys = {name: pa.array([value] * len(ids), VERIFIED.schema().field(name).type) for name, value in key.items()}
     tables = {"verified": VERIFIED.build(keys | columns | {"wrong": wrong, "cause": of_rows})}
     rows = list(zip(judged.table.column("groups").to_pylist(), wrong.tolist(), of_rows, strict=True))
-    tables["verify_summary"] = VERIFY_SUMMARY.build_rows([key | row for row in _groups(rows, by)])
+    shares = [key | row for row in _groups(rows, by)]
+    if judged.of_all:  # Then a share is exact.
+        shares = [row | {"low": row["share"], "high": row["share"]} for row in shares]
+    tables["verify_summary"] = VERIFY_SUMMARY.build_rows(shares)
     frames = {name: pl.DataFrame(pl.from_arrow(table)) for name, table in tables.items()}
     tables["findings"] = findings.decide(frames, max_wrong).table()
     for name, table in tables.items():

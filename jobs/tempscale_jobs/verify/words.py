@@ -25,11 +25,14 @@ def answer(summary: pl.DataFrame) -> str:
     total, *causes = whole(summary)
     sampled, wrong = total["sampled"], total["wrong"]
     if not wrong:
-        most = 1 - (1 - _ONE_SIDED) ** (1 / sampled)
         right = f"Yes: each of {count(sampled, 'vector')} is the model's."
+        if not total["high"]:
+            return f"{right} These are all."
+        most = 1 - (1 - _ONE_SIDED) ** (1 / sampled)
         return f"{right} With 95 % confidence at most {share(most)} of all are not."
     verb = "is" if wrong == 1 else "are"
-    return f"{wrong:,} of {count(sampled, 'vector')} {verb} not the model's{_where(summary, total)}{_why(causes, wrong)}."
+    where = _where(summary, total)
+    return f"{wrong:,} of {count(sampled, 'vector')} {verb} not the model's{where}{_why(causes, wrong, where)}."
 
 
 def _where(summary: pl.DataFrame, total: Row) -> str:
@@ -44,12 +47,12 @@ def named(row: Row) -> str:
     return f"{row['by']}={'(none)' if row['group'] is None else row['group']}"
 
 
-def _why(causes: list[Row], wrong: int) -> str:
+def _why(causes: list[Row], wrong: int, where: str) -> str:
     """The most frequent causes."""
     if len(causes) == 1 and causes[0]["cause"] == NOT_EXPLAINED:
         return "; nothing that was tried explains them"
     if len(causes) == 1:
-        return f", {causes[0]['cause']}"
+        return f"{', ' if where else ': '}{causes[0]['cause']}"
     first = [f"{row['wrong']:,} {row['cause']}" for row in causes[:_CAUSES_NAMED]]
     left = wrong - sum(row["wrong"] for row in causes[:_CAUSES_NAMED])
     return f" ({', '.join(first)}{f', {left:,} for other reasons' if left else ''})"
