@@ -28,22 +28,3 @@ def clopper_pearson(hits: int, sampled: int, confidence: float = 0.95) -> tuple[
     low = 0.0 if hits == 0 else float(beta.ppf(tail, hits, sampled - hits + 1))
     high = 1.0 if hits == sampled else float(beta.ppf(1 - tail, hits + 1, sampled - hits))
     return low, high
-
-
-def allotted(shares: dict[str, int], size: int) -> dict[str, int]:
-    """How many of `size` draws each group gets, in proportion to its number, by largest remainders; none more than it has.
-
-    Args:
-        shares: the number of items of each group.
-        size: draws in all.
-    """
-    total = sum(shares.values())
-    if size >= total:
-        return dict(shares)
-    exact = {group: size * number / total for group, number in shares.items()}
-    draws = {group: int(value) for group, value in exact.items()}
-    left = size - sum(draws.values())
-    by_remainder = sorted(exact, key=lambda group: (draws[group] - exact[group], group))
-    for group in by_remainder[:left]:
-        draws[group] += 1
-    return draws

@@ -7,19 +7,21 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-Format = Literal["float64", "float32", "float16", "bfloat16", "int8", "bits"]
-FLOATS: tuple[Format, ...] = ("float64", "float32", "float16", "bfloat16")
-"""Floating-point formats, the finest first."""
-_UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Half the distance of two neighbouring numbers in [1, 2): the largest relative error of rounding to the nearest."""
+_UNIT = {"float64": 2.0**-24, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+"""Half the distance of two neighbouring numbers in [1, 2): the largest relative error of rounding to the nearest.
+
+float64 has that of float32: it holds numbers of float32 that were written as text.
+"""
 _HALF_SMALLEST = {"float64": 0.0, "float32": 2.0**-150, "float16": 2.0**-25, "bfloat16": 2.0**-134}
 """Half the distance of the smallest (subnormal) numbers: the largest absolute error there."""
 _LARGEST_WHOLE = 255.0
+_DECIMALS = range(3, 9)
+"""Decimal places to which numbers are rounded in text."""
 
 
 class Compared(NamedTuple):
@@ -42,11 +44,17 @@ class Compared(NamedTuple):
         return self.norm_ratio is None or abs(self.norm_ratio - 1) <= self.distance
 
 
-def float_format(row: Float[np.ndarray, " dim"]) -> Format:
-    """The coarsest floating-point format that holds all numbers of a vector exactly."""
+def is_float(kind: str) -> bool:
+    """Whether a format keeps numbers as they are, up to their last digits: not codes, not bits."""
+    return kind not in ("int8", "bits")
+
+
+def float_format(row: Float[np.ndarray, " dim"]) -> str:
+    """The coarsest format that holds all numbers of a vector: a floating-point format, or so many decimals, as in text."""
     single = row.astype(np.float32)
     if not np.array_equal(single.astype(np.float64), row):
-        return "float64"
+        places = next((k for k in _DECIMALS if np.array_equal(np.round(row, k), row)), None)
+        return "float64" if places is None else f"{places} decimals"
     if not (single.view(np.uint32) & 0xFFFF).any():
         return "bfloat16"
     with np.errstate(over="ignore"):
@@ -64,8 +72,10 @@ def float_error(kind: str, dim: int, norm: float) -> float:
     """The largest relative distance ‖v − u‖/‖u‖ after rounding each of the d numbers of u to the nearest of a format.
 
     |v_k − u_k| ≤ ε|u_k| for normal numbers and ≤ half the smallest number for the others, so the distance is at most
-    ε + √d·smallest/(2‖u‖).
+    ε + √d·smallest/(2‖u‖); of k decimals √d·10⁻ᵏ/(2‖u‖).
     """
+    if kind.endswith(" decimals"):
+        return step_error(10.0 ** -int(kind.split()[0]), dim, norm)
     return _UNIT[kind] + (float(np.sqrt(dim)) * _HALF_SMALLEST[kind] / norm if norm else 0.0)
 
 
@@ -87,7 +97,22 @@ class Storage(NamedTuple):
     scale: float | tuple[float, ...] | None = None
     """Factor for whole numbers; None where none is given."""
 
-    def format_of(self, row: Float[np.ndarray, " dim"]) -> Format:
+    def numbers(self, stored: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " dim"]:
+        """The numbers of a vector, with its scale."""
+        if self.scale is None:
+            return stored
+        return stored * self._steps(len(stored))
+
+    def _steps(self, dim: int) -> Float[np.ndarray, " dim"]:
+        scale = np.atleast_1d(np.asarray(self.scale, dtype=np.float64))
+        steps: np.ndarray = np.broadcast_to(scale, (dim,)) if len(scale) == 1 else scale[:dim]
+        return steps
+
+    def fits(self, dim: int) -> bool:
+        """Whether there is a scale for each dimension."""
+        return not isinstance(self.scale, tuple) or len(self.scale) >= dim
+
+    def format_of(self, row: Float[np.ndarray, " dim"]) -> str:
         """The format of a vector: the one that the options name, else the coarsest that holds its numbers."""
         if self.bits:
             return "bits"
@@ -108,13 +133,16 @@ class Storage(NamedTuple):
         if kind == "bits":
             return compare_bits(stored, model, error)
         if kind == "int8":
-            scale = None if self.scale is None else np.asarray(self.scale, dtype=np.float64)
-            return compare_codes(stored, model, error, scale)
+            scale = None if self.scale is None else self._steps(len(stored))
+            # A database that normalises does so before it takes codes.
+            norm, unit = float(np.linalg.norm(self.numbers(stored))), model / np.linalg.norm(model)
+            near_unit = scale is not None and abs(norm - 1) < abs(norm - float(np.linalg.norm(model)))
+            return compare_codes(stored, unit if near_unit else model, error, scale)
         return compare_floats(stored, model, error, kind)
 
 
 def compare_floats(
-    stored: Float[np.ndarray, " dim"], model: Float[np.ndarray, " dim"], error: float, kind: Format
+    stored: Float[np.ndarray, " dim"], model: Float[np.ndarray, " dim"], error: float, kind: str
 ) -> Compared:  # fmt: skip
     """A vector in a floating-point format against the model's u."""
     norm = float(np.linalg.norm(model))

@@ -207,13 +207,17 @@ class CutModels(Models):
 Precision = Annotated[Literal["float32", "tf32", "bfloat16", "auto"], Option("--precision", "Model and temperature")]
 
 
+LongTexts = Annotated[
+    Literal["truncate", "chunk"],
+    Option("--long", "Model and temperature"),
+    Field(description="Texts longer than max_length are cut and counted, or run in chunks of it, so that all tokens count."),
+]
+
+
 class Encoding(Models):
     """The models, the temperatures, and how models run."""
 
-    long: Annotated[Literal["truncate", "chunk"], Option("--long", "Model and temperature")] = Field(
-        "truncate",
-        description="Texts longer than max_length are cut and counted, or run in chunks of it, so that all tokens count.",
-    )
+    long: LongTexts = "truncate"
     precision: Precision = Field(
         "float32",
         description="Precision of the model. bfloat16 is for processors that multiply in it (a GPU of compute capability 8 "

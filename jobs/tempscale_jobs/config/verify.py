@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.given import read_sample
 from tempscale_jobs.config.option import Option, ReadBy
-from tempscale_jobs.config.sections import Corpus, Encoding, Execution, RunFolder, Seed, Temperatures
+from tempscale_jobs.config.sections import Corpus, Execution, LongTexts, Models, RunFolder, Seed, Temperatures
 from tempscale_jobs.errors import UsageError
 
 SAMPLE = 3000
@@ -43,10 +43,14 @@ class Stored(Corpus):
     )
 
 
-class OneModel(Encoding):
+class OneModel(Models):
     """The model and the temperature that the vectors should be of."""
 
-    without_option: ClassVar[frozenset[str]] = frozenset({"precision", "compiled", "packed", "tune_batches"})
+    precision: ClassVar[str] = "float32"
+    compiled: ClassVar[bool] = False
+    packed: ClassVar[bool] = False
+    token_budget: ClassVar[int | None] = None
+    long: LongTexts = "truncate"
     temperatures: Temperatures = Field(
         [1.0], min_length=1, max_length=1, description="The temperature, one number or schedule."
     )
@@ -113,8 +117,8 @@ class VerifyConfig(Command):
         return [*super().model_names, *self.candidates]
 
     def texts_drawn(self) -> Corpus:
-        """The section by which the table of texts is read: the same columns, sample and limits."""
-        same = ("id_column", "text_column", "max_characters", "max_rejected", "unit_rows", "unit_bytes", "sample")
+        """The section by which the table of texts is read: all of it, since the vectors have been drawn."""
+        same = ("id_column", "text_column", "max_characters", "max_rejected", "unit_rows", "unit_bytes")
         return Corpus.model_validate({"source": self.texts} | {name: getattr(self.drawn(), name) for name in same})
 
     def drawn(self) -> Stored:

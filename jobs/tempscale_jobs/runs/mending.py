@@ -15,7 +15,7 @@ from tempscale_jobs.urls import masked
 
 _ALL = "all of the run is made again"
 _OF_MODEL = re.compile(r"(?P<kind>[^=]+)/model=(?P<model>[^/]+)/")
-_BELOW = ("queries", "measured")
+_BELOW = ("queries", "measured", "other")
 """Folders that each contain another run."""
 _REWRITTEN = ("tables/", "figures/", "mteb/", folder.CALIBRATION, "temperature.json")
 """Files that the last steps of every run write in any case."""

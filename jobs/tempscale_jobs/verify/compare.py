@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tempscale.stored.rounding import FLOATS, Storage, float_error, largest_gap
+from tempscale.stored.rounding import Storage, float_error, is_float, largest_gap
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, place
@@ -23,6 +23,8 @@ from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 PARTIALS = "partials/compared"
 _LOOSER = 8.0
 """A cause explains a vector within so many times the error of the computation."""
+_NEARER = 0.25
+"""And only if the vector is nearer than to the model's own: 1 − cosine is at most this share, half the distance."""
 
 
 class How(NamedTuple):
@@ -95,14 +97,14 @@ def _vectors(shard: pa.Table, rows: list[int]) -> list[tuple[int, np.ndarray]]:
 
 def _compared(how: How, stored: np.ndarray, model: np.ndarray) -> dict[str, Any]:
     """The figures of one row."""
-    norm, width = float(np.linalg.norm(stored)), len(stored)
-    usable = bool(np.isfinite(norm) and norm > 0)
+    norm, width, model = float(np.linalg.norm(how.storage.numbers(stored))), len(stored), model[: how.dims]
+    usable = bool(np.isfinite(norm) and norm > 0 and how.storage.fits(width))
     row: dict[str, Any] = {
         "dimensions": width,
         "usable": usable and width <= len(model),
         "norm": norm if np.isfinite(norm) else None,
     }
-    model = model[: how.dims][:width]
+    model = model[:width]
     row |= {"format": how.storage.format_of(stored) if usable else None, "model_norm": float(np.linalg.norm(model))}
     if not row["usable"]:
         return row | {"cosine": None, "norm_ratio": None, "distance": None}
@@ -122,18 +124,33 @@ class Rules(NamedTuple):
 
     def distance(self, error: float, norm: float, own: float) -> float:
         """The relative distance that an error and the format of the index explain; `own` is that of the vector's format."""
-        return error + float_error(self.format, self.width, norm) if self.format in FLOATS else own
+        return error + float_error(self.format, self.width, norm) if is_float(self.format) else own
 
-    def allows(self, stored: np.ndarray, model: np.ndarray, error: float | None = None) -> bool:
-        """Whether a stored vector has the direction of a model's, up to an error of the computation and the format."""
-        # Another way than the model's may round more: without a mean over tokens nothing averages out.
+    def gap(self, stored: np.ndarray, model: np.ndarray) -> float:
+        """1 − cosine of a stored vector and a model's; 2 where they cannot be compared."""
         model = model[: self.how.dims][: len(stored)]
-        if len(model) < len(stored) or not np.isfinite(model).all():
+        return 1 - self.how.storage.compare(stored, model, 0.0).cosine if self._comparable(stored, model) else 2.0
+
+    def allows(self, stored: np.ndarray, model: np.ndarray, error: float) -> bool:
+        """Whether a stored vector has the direction of a model's, up to an error of the computation and the format."""
+        model = model[: self.how.dims][: len(stored)]
+        if not self._comparable(stored, model):
             return False
-        error = _LOOSER * self.how.error if error is None else error
         compared = self.how.storage.compare(stored, model, error)
         distance = self.distance(error, float(np.linalg.norm(model)), compared.distance)
         return 1 - compared.cosine <= largest_gap(distance)
+
+    def explains(self, stored: np.ndarray, made: np.ndarray, right: np.ndarray) -> bool:
+        """Whether a vector that was made in another way explains a stored one: within tolerance, and nearer than `right`.
+
+        Another way may round more than the model's: without a mean over tokens nothing averages out.
+        """
+        is_nearer = self.gap(stored, made) < _NEARER * self.gap(stored, right)
+        return is_nearer and self.allows(stored, made, _LOOSER * self.how.error)
+
+    def _comparable(self, stored: np.ndarray, model: np.ndarray) -> bool:
+        finite = bool(np.isfinite(model).all() and np.isfinite(stored).all() and model.any() and stored.any())
+        return finite and len(model) == len(stored) and self.how.storage.fits(len(stored))
 
 
 class Judged(NamedTuple):
@@ -167,6 +184,12 @@ def judge(run: Run, model: Model, every: list[Piece], how: How) -> Judged:
             "give the vectors' own model by --model, or its leading dimensions by --dims"
         )
     kind = Counter(filter(None, table.column("format").to_pylist())).most_common(1)
+    scale = how.storage.scale
+    if isinstance(scale, tuple) and len(scale) != width:
+        raise UsageError(
+            f"scale of [embeddings] has {len(scale)} numbers, and most vectors have {width} dimensions; give one number, or "
+            "one for each dimension"
+        )
     rules = Rules(how, "unknown", kind[0][0] if kind else "float32", width)
     cosine, ratio, own = (_numbers(table, name) for name in ("cosine", "norm_ratio", "distance"))
     norm, model_norm = (_numbers(table, name) for name in ("norm", "model_norm"))
@@ -175,9 +198,10 @@ def judge(run: Run, model: Model, every: list[Piece], how: How) -> Judged:
         in_direction = 1 - cosine <= [largest_gap(d) for d in allowed]
         fits = {"model": np.abs(ratio - 1) <= allowed, "unit": np.abs(norm - 1) <= allowed}
     counts = {name: int((good & in_direction).sum()) for name, good in fits.items()}
-    if any(counts.values()):
-        rules = rules._replace(norms=max(counts, key=counts.__getitem__))
     kept = np.isfinite(ratio)
+    if (kept & in_direction).any():  # Unit vectors are a way to store an index only where most are.
+        is_unit = counts["unit"] > max(counts["model"], int((kept & in_direction).sum()) // 2)
+        rules = rules._replace(norms="unit" if is_unit else "model")
     has_norm = fits.get(rules.norms, np.ones(len(kept), dtype=bool)) | ~kept
     ratio = np.where(kept & (rules.norms == "unit"), norm, ratio)
     usable = table.column("usable").to_numpy() & (table.column("dimensions").to_numpy() == width)

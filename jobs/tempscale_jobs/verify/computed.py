@@ -40,7 +40,9 @@ def measure(worker: actor.ModelActor, texts: Sequence[str]) -> None:
     distances = {}
     for precision in PRECISIONS:
         apart = np.linalg.norm(vectors(in_precision(worker.encoder, precision, temperature), texts) - exact, axis=1)
-        distances[precision] = float(np.nanmax(apart / norms, initial=0.0))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            known = (apart / norms)[np.isfinite(exact).all(1) & (norms > 0)]
+        distances[precision] = float(known.max(initial=0.0))  # NaN where the model fails in this precision.
     worker.storage.write_json(name_of(worker.model), distances)
 
 

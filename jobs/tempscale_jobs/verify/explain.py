@@ -79,7 +79,7 @@ def explain_by_candidate(worker: actor.ModelActor, number: int, name: str, first
     found = dict[int, str]()
     if rows:
         made = of_candidate(worker.encoder, worker.model.label, rows)
-        found = {k: made.cause for k in made.rows if rules.allows(rows[k].vector, made.vectors[k])}
+        found = {k: made.cause for k in made.rows if rules.allows(rows[k].vector, made.vectors[k], rules.how.error)}
     _write(worker, number, rows, found)
 
 
@@ -105,16 +105,18 @@ def causes(ways: Ways, rows: Sequence[Row], rules: Rules) -> dict[int, str]:
 
     note(_of_numbers(rows, ways.right, ways.before_norm, rules))
     for made in ways:
-        note(_explained(made, rows, rules))
+        note(_explained(made, rows, ways.right, rules))
         if not ways.left:
             break
     return found
 
 
-def _explained(made: Made, rows: Sequence[Row], rules: Rules) -> Iterator[tuple[int, str]]:
-    errors: Sequence[float | None] = made.errors or [None] * len(made.rows)
-    for k, vector, error in zip(made.rows, made.vectors, errors, strict=True):
-        if rules.allows(rows[k].vector, vector, error):
+def _explained(made: Made, rows: Sequence[Row], right: np.ndarray, rules: Rules) -> Iterator[tuple[int, str]]:
+    for place, (k, vector) in enumerate(zip(made.rows, made.vectors, strict=True)):
+        stored = rows[k].vector
+        if made.errors is not None and rules.allows(stored, vector, made.errors[place]):
+            yield k, made.cause
+        if made.errors is None and rules.explains(stored, vector, right[k]):
             yield k, made.cause
 
 
@@ -129,7 +131,7 @@ def _of_numbers(
 
 
 def _of_row(row: Row, right: np.ndarray, before_norm: float, rules: Rules) -> str | None:
-    vector = row.vector
+    vector, error = row.vector, rules.how.error
     if not np.isfinite(vector).all():
         return "not finite"
     if not vector.any():
@@ -137,14 +139,15 @@ def _of_row(row: Row, right: np.ndarray, before_norm: float, rules: Rules) -> st
     if not np.isfinite(right).all():
         return None
     filled = int(np.flatnonzero(vector)[-1]) + 1
-    if 1 < filled < rules.width and rules.allows(vector[:filled], right):
+    if 1 < filled < rules.width and rules.allows(vector[:filled], right, error):
         return f"cut to the first {filled} of {rules.width} dimensions"
-    if len(vector) > len(right):
-        return None
     model, storage = right[: rules.how.dims][: len(vector)], rules.how.storage
-    compared = storage.compare(vector, model, rules.how.error)
-    if rules.allows(row.vector, right):
-        return _of_norm(float(np.linalg.norm(vector)), float(np.linalg.norm(model)), before_norm, compared.distance)
+    if len(vector) > len(model) or not storage.fits(len(vector)):
+        return None
+    compared = storage.compare(vector, model, error)
+    if rules.allows(vector, right, error):
+        norm = float(np.linalg.norm(storage.numbers(vector)))
+        return _of_norm(norm, float(np.linalg.norm(model)), before_norm, compared.distance)
     kind = storage.format_of(vector)
     return f"stored as {kind}" if kind != rules.format and compared.is_within else None
 

@@ -17,7 +17,7 @@ from tempscale_jobs.corpus.index import Index, Shard
 from tempscale_jobs.corpus.rows import Rejects
 from tempscale_jobs.corpus.stored import PART
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.runs.folder import of_unit
+from tempscale_jobs.runs.folder import numbered_in, of_unit
 from tempscale_jobs.runs.storage import Storage
 
 AT_ONCE = 200_000
@@ -57,6 +57,12 @@ def join(vectors: tuple[Storage, Index], texts: tuple[Storage, Index], seed: int
     if not shards:
         raise UsageError("--embeddings and --texts have no id in common: nothing can be compared; see --id-column")
     return Joined(replace(vectors[1], shards=tuple(shards)), missing, total)
+
+
+def keep_rejected(texts: Storage, storage: Storage) -> None:
+    """Keep the rejected rows of the table of texts with those of the vectors."""
+    for number, name in enumerate(texts.list("rejected")):
+        storage.write_table(numbered_in("rejected", _UNIT - 1, number), texts.read_table(name))
 
 
 def _partitions(

@@ -14,7 +14,7 @@ from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Drawing, Figure, Part, Report, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import count, labels, number, share
 from tempscale_jobs.verify.summary import ANY, NOT_EXPLAINED
-from tempscale_jobs.verify.words import answer, measured_by, named, whole
+from tempscale_jobs.verify.words import answer, measured_by, missing, named, whole
 
 _SHOWN = 50
 _GROUPS_SHOWN = 100
@@ -40,10 +40,9 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
         *group("Wrong vectors", tabled("wrong_vectors", _rows(wrong)), folded=True, searched=True),
     ]
     part = Part("m0", verified["model"][0], answer(summary), figures, _to_do(total, causes), sections)
-    rejected = run["embeddings"]["rejected"]
-    alerts = (
-        [f"{count(rejected, 'row')} without a text, a vector or an id of its own: rejected/ lists them."] if rejected else []
-    )
+    rejected = run["embeddings"]["rejected"] + run.get("texts", {"rejected": 0})["rejected"]
+    lost = f"{count(rejected, 'row')} without a text, a vector or an id of its own: rejected/ lists them."
+    alerts = [*([lost] if rejected else []), *missing(run)]
     names = labels(verified["temperature"].unique(maintain_order=True))
     made = how_made(run, "how_verify", names, corpus=[run["embeddings"]["source"]])
     return Report(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.corpus.stored import Read, StoredVectors
 from tempscale_jobs.corpus.stream import SourceReader
+from tempscale_jobs.errors import UsageError
 from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import REPORT, Model, Run, load_tables
@@ -21,7 +23,7 @@ from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.verify import compare, computed, explain, sample, summary
 from tempscale_jobs.verify.compare import How, Rules
-from tempscale_jobs.verify.joined import join
+from tempscale_jobs.verify.joined import join, keep_rejected
 from tempscale_jobs.workers.dispatch import Crew, Piece
 
 OTHER = "other"
@@ -94,7 +96,7 @@ def _verify_all(config: VerifyConfig, life: Lifecycle, contents: list[StoredVect
             every = compare.pieces(run, model, index, rows, how)
             with journal.stage(f"compare {model.label}", sum(map(len, rows.values()))) as stage:
                 compare.compare_all(run, crew, model, every, stage)
-                judged = compare.judge(run, model, every, how)._replace(of_all=_are_all(sides, rows))
+                judged = compare.judge(run, model, every, how)._replace(of_all=_are_all(sides, index, rows))
                 wrong = sum(judged.table.column("wrong").to_pylist())
                 stage.note = f"{wrong:,} of {count(judged.table.num_rows, 'vector')} are not the model's"
             files, rules = explain.gather(run, index, judged), judged.rules._replace(prompts=_prompts(model))
@@ -111,6 +113,8 @@ def _verify_all(config: VerifyConfig, life: Lifecycle, contents: list[StoredVect
         facts = {"embeddings": sides[0][1].facts()} | ({"texts": sides[1][1].facts()} if joined else {})
         missing = {"ids": joined.ids, "missing": joined.missing} if joined else {}
         record = life.record(**facts, command=config.command, verified=_facts(config, judged.rules) | missing)
+        if joined:
+            keep_rejected(sides[1][0], run.storage)
         run.storage.remove(OTHER)
         report.render(load_tables(run.storage), record).write_to(run.storage)
         stage.note = REPORT
@@ -126,14 +130,18 @@ def _how(config: VerifyConfig, run: Run, crew: Crew, index: Index, journal: Jour
                 pass
         errors = computed.allowed(run.storage.read_json(computed.name_of(model)))
         stage.note = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
+        if not math.isfinite(errors[config.computed]):
+            raise UsageError(f"model {model.label} gives no finite vectors in {config.computed}; give another --computed")
     scale = tuple(vectors.scale) if isinstance(vectors.scale, list) else None if vectors.scale == 1.0 else vectors.scale
     return How(Stored(vectors.bits, scale), vectors.dims, errors[config.computed])
 
 
-def _are_all(sides: list[tuple[Storage, Index]], rows: Mapping[int, Sequence[int]]) -> bool:
+def _are_all(
+    sides: list[tuple[Storage, Index]], joined: Index, rows: Mapping[int, Sequence[int]]
+) -> bool:  # fmt: skip
     """Whether every row was drawn and compared."""
-    usable = min(index.usable for _, index in sides)
-    return all(index.analysed == index.usable for _, index in sides) and sum(map(len, rows.values())) == usable
+    is_read = all(index.analysed == index.usable for _, index in sides)
+    return is_read and sum(map(len, rows.values())) == sum(shard.texts for shard in joined.shards)
 
 
 def _prompts(model: Model) -> tuple[str, ...]:

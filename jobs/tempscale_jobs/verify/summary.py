@@ -20,6 +20,8 @@ from tempscale_jobs.verify.explain import PARTIALS
 
 ANY, NOT_EXPLAINED = "any", "not explained"
 EDITED, OF_ANOTHER = "of a text that was probably edited since", "of another row"
+_AMONG = 20_000
+"""So many texts of the sample, evenly, are compared with a vector that nothing explains."""
 _LEAST_AMONG = 30
 """Of fewer texts the nearest says little."""
 
@@ -64,21 +66,26 @@ def _by_neighbours(run: Run, compared: Sequence[str], judged: Judged, ids: Seque
     """What explains vectors by the texts of the sample: they are another text's, or nearest to their own text."""
     if not ids or judged.table.num_rows < _LEAST_AMONG:
         return {}
-    names, vectors = list[str](), list[np.ndarray]()
-    for name in compared:
-        table = run.storage.read_table(name, ["text_id", "embedding"])
-        names += table.column("text_id").to_pylist()
-        vectors.append(parts.matrix(table, "embedding"))
-    model, place, found = np.concatenate(vectors), {name: k for k, name in enumerate(names)}, dict[str, str]()
-    for text_id, vector in _stored(run, ids).items():
-        width = min(len(vector), model.shape[1])
-        scaled = vector[:width] / max(float(np.linalg.norm(vector[:width])), np.finfo(float).tiny)
-        others = np.delete(np.arange(len(names)), place[text_id])
-        cosines = model[:, :width] @ scaled / np.linalg.norm(model[:, :width], axis=1)
-        nearest = others[int(np.argmax(cosines[others]))]
-        if judged.rules.allows(vector, model[nearest].astype(np.float64)):
+    rules, found = judged.rules, dict[str, str]()
+    names, norms = (judged.table.column(name).to_pylist() for name in ("text_id", "model_norm"))
+    place = {name: k for k, name in enumerate(names)}
+    units = np.concatenate([parts.matrix(run.storage.read_table(name, ["embedding"]), "embedding") for name in compared])
+    among = np.unique(np.linspace(0, len(units) - 1, min(len(units), _AMONG)).astype(int))
+    units = units[:, : rules.width]
+    units = units / np.maximum(np.linalg.norm(units, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    others = units[among]
+    stored = {name: vector for name, vector in _stored(run, ids).items() if len(vector) == rules.width}
+    for text_id, vector in stored.items():
+        own = place[text_id]
+        scaled = rules.how.storage.numbers(vector)
+        scaled = (scaled / max(float(np.linalg.norm(scaled)), np.finfo(float).tiny)).astype(np.float32)
+        cosines = others @ scaled
+        cosines[among == own] = -np.inf
+        nearest = int(among[np.argmax(cosines)])
+        norm = 1.0 if rules.norms == "unit" else norms[nearest]
+        if rules.allows(vector, norm * units[nearest].astype(np.float64), rules.how.error):
             found[text_id] = OF_ANOTHER
-        elif cosines[place[text_id]] >= cosines[nearest]:
+        elif float(units[own] @ scaled) >= float(cosines.max()):
             found[text_id] = EDITED
     return found
 

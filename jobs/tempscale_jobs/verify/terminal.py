@@ -12,7 +12,7 @@ from tempscale_jobs.report.screen import Ending, print_ending
 from tempscale_jobs.report.text import share
 from tempscale_jobs.runs.folder import DONE, Run, load_tables
 from tempscale_jobs.urls import masked
-from tempscale_jobs.verify.words import answer, whole
+from tempscale_jobs.verify.words import answer, missing, whole
 
 
 def fails(tables: dict[str, pl.DataFrame], record: dict[str, Any]) -> bool:
@@ -37,7 +37,9 @@ def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -
     return Ending(
         [answer(tables["verify_summary"])], f"report  {root}/report.html",
         figures=[f"wrong {share(total['share'])} ({share(total['low'])} to {share(total['high'])})"],
-        to_do=mention_rejected("rows", facts["rejected"] / facts["read"], facts["rejected_reasons"]),
+        to_do=" ".join([
+            *missing(record), mention_rejected("rows", facts["rejected"] / facts["read"], facts["rejected_reasons"])
+        ]).strip(),
         gate=f"More vectors are wrong than the {limit} of --max-wrong." if is_failed else "", is_failed=is_failed,
     )  # fmt: skip
 

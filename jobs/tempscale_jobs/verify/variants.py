@@ -13,7 +13,9 @@ import numpy as np
 from typing_extensions import override
 
 from tempscale.stored.rounding import cosine
+from tempscale.temperature import attach
 from tempscale_jobs.verify.computed import in_precision, of_tokens, vectors
+from tempscale_jobs.workers.actor import ROLE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,8 +39,9 @@ _WINDOWS = (16, 32, 64, 100, 128, 200, 250, 256, 300, 384, 400, 500, 512, 768, 1
 TAUS = (0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 _ROUNDED = 2.0
 """A vector may be so many times as far from the exact one as our own in the same precision."""
-_STEP = 8
-"""The grid of lengths to which texts may have been padded."""
+_STEPS = (64, 32, 16, 8, 4, 2, 1)
+"""Steps in the search for the length to which a text was padded."""
+_LONGEST_PADDED = 1024
 _SEPARATORS = (" ", "\n", "\n\n", ": ", ". ", " - ")
 _FORMS: dict[str, Callable[[str], str]] = {
     "without white space at its ends": str.strip,
@@ -158,7 +161,8 @@ class Ways:
     def _windows(self) -> Iterator[Made]:
         texts, tokenizer = [row.text for row in self._rows], self._encoder.tokenizer
         for window in sorted({*_WINDOWS, tokenizer.limit}):
-            if window <= tokenizer.limit and window != tokenizer.max_length:
+            is_own = window == tokenizer.max_length and tokenizer.long == "truncate"
+            if window <= tokenizer.limit and not is_own:
                 yield from self._of_texts(f"cut to a window of {window} tokens", texts, max_length=window)
 
     def _characters(self) -> Iterator[Made]:
@@ -168,35 +172,39 @@ class Ways:
 
     def _padding(self) -> Iterator[Made]:
         """Texts padded to a longer one and run without a mask; the length of the longer one is searched for."""
-        lengths = _lengths(self._encoder.tokenizer.max_length)
+        window = min(self._encoder.tokenizer.max_length, _LONGEST_PADDED)
         for pooled in (False, True):
             cause = f"padded without a mask{', also in the pooling' if pooled else ''}"
-            nearest = {k: (cosine(self._rows[k].vector, self.right[k]), 0) for k in self.left if self._fits(k)}
-            for length in lengths:
-                rows = [k for k in nearest if len(_ids(self._tokens, k)) < length]
-                if not rows:
-                    continue
-                made = self._padded(rows, length, pooled)
-                for row, vector in zip(rows, made, strict=True):
-                    nearest[row] = max(nearest[row], (cosine(self._rows[row].vector, vector), length))
-                yield Made(cause, rows, made)
-            for length, rows in sorted(self._around(nearest).items()):
-                if rows := [k for k in rows if k in self.left]:
-                    yield Made(cause, rows, self._padded(rows, length, pooled))
+            best = {k: (cosine(self._rows[k].vector, self.right[k]), 0) for k in self.left if self._fits(k)}
+            near = {k: 1 - (1 - found) / 2 for k, (found, _) in best.items()}
+            for length in sorted({window, *(own for own in _WINDOWS if own < window)}):
+                yield from self._at(dict.fromkeys(best, length), best, cause, pooled)
+            # Longer padding moves a vector further, so that the best length is found by steps of half the size each time.
+            for step in _STEPS:
+                for side in (-step, step):
+                    lengths = {k: own + side for k, (found, own) in best.items() if own and found > near[k]}
+                    yield from self._at(lengths, best, cause, pooled)
+
+    def _at(
+        self, lengths: dict[int, int], best: dict[int, tuple[float, int]], cause: str, pooled: bool
+    ) -> Iterator[Made]:  # fmt: skip
+        """The remaining rows at these lengths, in batches; `best` gets the length whose vector is nearest."""
+        rows_by_length, left = dict[int, list[int]](), set(self.left)
+        for row, length in lengths.items():
+            if row in left and len(_ids(self._tokens, row)) < length <= self._encoder.tokenizer.limit:
+                rows_by_length.setdefault(length, []).append(row)
+        for length, rows in sorted(rows_by_length.items()):
+            at_once = max(1, self._encoder.token_budget // length)
+            for first in range(0, len(rows), at_once):
+                batch = rows[first : first + at_once]
+                made = self._padded(batch, length, pooled)
+                for row, vector in zip(batch, made, strict=True):
+                    best[row] = max(best[row], (cosine(self._rows[row].vector, vector), length))
+                yield Made(cause, batch, made)
 
     def _fits(self, row: int) -> bool:
-        """Whether a row's vector has the model's dimensions."""
-        return len(self._rows[row].vector) == int(self.right.shape[1])
-
-    def _around(self, nearest: dict[int, tuple[float, int]]) -> dict[int, list[int]]:
-        """The lengths around the best of each row, with these rows."""
-        rows_by_length = dict[int, list[int]]()
-        for row, (_, best) in nearest.items():
-            own = len(_ids(self._tokens, row))
-            for length in range(max(own + 1, best - _STEP + 1), best + _STEP) if best else ():
-                if length % _STEP:
-                    rows_by_length.setdefault(length, []).append(row)
-        return rows_by_length
+        """Whether a row's vector has the model's dimensions, and the text is one sequence."""
+        return self._tokens.text is None and len(self._rows[row].vector) == int(self.right.shape[1])
 
     def _padded(self, rows: Sequence[int], length: int, pooled: bool) -> np.ndarray:
         import torch
@@ -209,7 +217,7 @@ class Ways:
             ids[place, : len(tokens)] = torch.tensor(tokens)
             mask[place, : len(tokens)] = True
         device, everything = next(self._encoder.model.parameters()).device, torch.ones_like(mask)
-        with torch.inference_mode():
+        with attach.role(self._encoder.model, ROLE), torch.inference_mode():
             hidden, _ = self._encoder.hidden_states(ids.to(device), everything.to(device), ids.numel())
             unit, norms = self._encoder.head(hidden.float(), (everything if pooled else mask).to(device))
         found: np.ndarray = (unit.double() * norms.double()[:, None]).cpu().numpy()
@@ -239,11 +247,6 @@ def _ids(tokens: Tokens, text: int) -> list[int]:
     if tokens.text is None:
         return tokens.ids[text]
     return [token for k, owner in enumerate(tokens.text) if owner == text for token in tokens.ids[k]]
-
-
-def _lengths(window: int) -> list[int]:
-    """The lengths to which texts may have been padded that are tried first: a grid up to the window."""
-    return sorted({*range(_STEP, window, _STEP), window})
 
 
 def _max_pooling(head: Head) -> Head:

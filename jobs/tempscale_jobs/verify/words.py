@@ -58,6 +58,13 @@ def _why(causes: list[Row], wrong: int, where: str) -> str:
     return f" ({', '.join(first)}{f', {left:,} for other reasons' if left else ''})"
 
 
+def missing(record: Row) -> list[str]:
+    """A sentence on the ids that only one of two tables has."""
+    found = {reason: number for reason, number in record["verified"].get("missing", {}).items() if number}
+    listed = ", ".join(f"{number:,} × {reason}" for reason, number in found.items())
+    return [f"Of {record['verified']['ids']:,} ids of both tables: {listed}. rejected/ lists them."] if found else []
+
+
 def measured_by(record: Row) -> list[str]:
     """What was compared, and how exactly."""
     facts = record["verified"]

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tempscale.model.tokens import Tokens
     from tempscale.temperature.schedule import Temperature
     from tempscale_jobs.config.sections import CutModels, Encoding
+    from tempscale_jobs.config.verify import OneModel
     from tempscale_jobs.runs.folder import Model, Run
 
 
@@ -335,7 +336,7 @@ def prepared(batch: pa.Table, prepare: Callable[..., pa.Table | None], shared: d
     return pa.table(columns)
 
 
-def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding | CutModels) -> dict[str, Any]:
+def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding | CutModels | OneModel) -> dict[str, Any]:
     """The arguments of a model actor."""
     return {
         "storage": run.storage, "model": model, "temperatures": [t.as_data() for t in run.temperatures],

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import ray.data
 
     from tempscale_jobs.config.sections import CutModels, Encoding
+    from tempscale_jobs.config.verify import OneModel
 
 RETRIES = 3
 """How often a piece that ends its actor's process is tried again if it has no marks."""
@@ -239,7 +240,7 @@ def run_with_ray_data(
 class Crew:
     """Model actors that serve several steps, so that each loads the model only once."""
 
-    def __init__(self, run: Run, cluster: Cluster, model: Model, encoding: Encoding | CutModels) -> None:
+    def __init__(self, run: Run, cluster: Cluster, model: Model, encoding: Encoding | CutModels | OneModel) -> None:
         self._run, self._cluster, self._model, self._encoding = run, cluster, model, encoding
         self.actors: list[Any] = []
         self.starting: dict[Any, Any] = {}

@@ -1,10 +1,10 @@
-"""Intervals of shares against sums of the binomial, their coverage, and draws in proportion."""
+"""Intervals of shares against sums of the binomial, their coverage."""
 
 import math
 
 import pytest
 
-from tempscale.stats.shares import allotted, clopper_pearson
+from tempscale.stats.shares import clopper_pearson
 
 
 def at_least(k, n, p):
@@ -42,22 +42,3 @@ def test_it_is_symmetric():
 def test_what_is_no_share_is_refused(k, n):
     with pytest.raises(ValueError, match="no share"):
         clopper_pearson(k, n)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "size", "draws"),
-    [
-        ({"a": 60, "b": 40}, 10, {"a": 6, "b": 4}), ({"a": 1, "b": 1, "c": 1}, 2, {"a": 1, "b": 1, "c": 0}),
-        ({"a": 999, "b": 1}, 10, {"a": 10, "b": 0}), ({"a": 3, "b": 2}, 9, {"a": 3, "b": 2}),
-    ],
-)  # fmt: skip
-def test_draws_are_in_proportion_and_none_more_than_there_are(sizes, size, draws):
-    assert allotted(sizes, size) == draws
-
-
-def test_every_draw_is_allotted():
-    sizes = {str(k): 1 + k * k for k in range(30)}
-    for size in (1, 17, 500):
-        draws = allotted(sizes, size)
-        assert sum(draws.values()) == size
-        assert all(abs(draws[name] - size * sizes[name] / sum(sizes.values())) < 1 for name in sizes)

@@ -68,6 +68,31 @@ def test_the_format_of_a_vector_is_the_coarsest_that_holds_its_numbers():
     assert float_format(np.array([2.0**100, 1 + 2.0**-12])) == "float32"  # Beyond what float16 holds.
 
 
+@pytest.mark.parametrize("places", [4, 6])
+def test_numbers_that_were_rounded_in_text_are_within_half_a_decimal(places):
+    for u in drawn(9, rows=20):
+        v = np.round(u, places)
+        assert float_format(v) == f"{places} decimals"
+        assert (
+            np.linalg.norm(v - u)
+            <= float_error(f"{places} decimals", DIM, 1.0)
+            == pytest.approx(0.5 * 10.0**-places * DIM**0.5)
+        )
+        assert Storage().compare(v, u, 0.0).is_within
+        assert not Storage().compare(np.round(u, places - 1), np.roll(u, 1), 0.0).is_within
+
+
+def test_a_scale_has_a_number_for_each_dimension_or_is_one_number():
+    codes = np.array([10.0, -20.0, 30.0])
+    assert Storage(scale=0.5).numbers(codes).tolist() == [5.0, -10.0, 15.0]
+    assert Storage(scale=(0.1, 0.2, 0.3)).numbers(codes[:2]) == pytest.approx([1.0, -4.0])
+    assert [Storage(scale=(0.1, 0.2)).fits(dim) for dim in (1, 2, 3)] == [True, True, False]
+    unit = np.array([0.6, 0.8, 0.0])
+    of_unit = Storage(scale=0.01).compare(np.array([60.0, 80.0, 0.0]), 7.3 * unit, 1e-6)
+    assert of_unit.is_within  # The database normalised before it took codes.
+    assert of_unit.norm_ratio == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(
     ("row", "whole"), [([3, -128], True), ([255, 0], True), ([1, 0], False), ([1.5, 3], False), ([300, 2], False)]
 )
