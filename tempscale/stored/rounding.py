@@ -101,7 +101,8 @@ class Storage(NamedTuple):
         """The numbers of a vector, with its scale."""
         if self.scale is None:
             return stored
-        return stored * self._steps(len(stored))
+        numbers: np.ndarray = stored * self._steps(len(stored))
+        return numbers
 
     def _steps(self, dim: int) -> Float[np.ndarray, " dim"]:
         scale = np.atleast_1d(np.asarray(self.scale, dtype=np.float64))

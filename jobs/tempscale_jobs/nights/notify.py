@@ -43,7 +43,7 @@ def post_verdict(gate: Gate, record: dict[str, Any], folder: str) -> str:
     verdict = record["gate"]["verdict"]
     mark = ":white_check_mark:" if verdict == "passed" else ":x:"
     lines = [f"{mark} tempscale, night of {record['night']}: the gate {'held' if verdict == 'passed' else 'failed'}"]
-    others = [f"no failure: {note}" for note in notes(record["gate"])]
+    others = [f"for information: {note}" for note in notes(record["gate"])]
     tonight, before = (_full(path) for path in (folder, record["gate"].get("compared_with", "")))
     ends = [f"report: {tonight}/report.html"]
     if before and _HIDDEN not in before + tonight:
