@@ -179,7 +179,7 @@ def test_few_queries_are_a_reason_and_no_failure(tmp_path, ray_session, texts, s
     documents, queries = texts[0], dict(list(texts[1].items())[:150])
     few = retrieval_in(tmp_path, "ends", documents, queries, {name: [f"d{name[1:]}"] for name in queries})
     run = tuned(settings(tmp_path / "run", few, small_model, corrections=["centre", "remove_top"]))
-    sentences = words.evidence(read_record(run.storage.root), load_tables(run.storage), [0, 32, 64])
+    sentences = words.evidence(read_record(run.storage.root), load_tables(run.storage))
     assert "centre, centre needs at least 100 queries" in " ".join(sentences)
     table = pl.read_parquet(f"{run.storage.root}/tables/tuning_scores.parquet")
     assert table["correction"].to_list() == [None, None]
