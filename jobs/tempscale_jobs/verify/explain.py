@@ -28,6 +28,8 @@ _COLUMNS = ["text_id", "text", "vector", "title", "above", "below"]
 def gather(run: Run, index: Index, judged: Judged) -> list[tuple[str, int]]:
     """Write the wrong rows that are to be explained in pieces of their own; return each piece's file and rows."""
     wrong = judged.table.filter(judged.table.column("wrong")).column("text_id").to_pylist()
+    if not wrong:
+        return []
     ids, pieces, waiting = pa.array(sorted(wrong)[:MOST], pa.string()), list[tuple[str, int]](), list[pa.Table]()
 
     def write(rows: pa.Table) -> None:
