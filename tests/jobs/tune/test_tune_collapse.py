@@ -135,7 +135,7 @@ def test_with_too_few_documents_nothing_is_chosen_because_no_error_is_known(docu
     run = {"choice": {"by": "collapse", "texts": N, "probed": N}}
     told = " ".join(evidence(run, {"tuning_collapse": pl.DataFrame(rows, infer_schema_length=None)}))
     assert ("documents" in told) is not chosen
-    assert "neighbours" not in told
+    assert "lose" not in told  # Nothing is known of the neighbours that short texts lose.
 
 
 def test_a_change_that_few_documents_show_must_be_larger():
