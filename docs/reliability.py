@@ -28,7 +28,7 @@ FAULTS = (
         "its work moves to other nodes; the same bytes",
         (
             "test_jobs_api::test_a_node_that_is_taken_away_in_the_middle_of_a_night_changes_no_byte",
-            "test_growing::test_a_piece_whose_worker_cannot_be_reached_is_given_out_again",
+            "test_sick::test_a_piece_whose_worker_cannot_be_reached_is_given_out_again",
         ),
     ),
     (
@@ -272,9 +272,9 @@ FAULTS = (
         (
             "test_placement::test_an_actor_that_finds_no_place_gets_no_work",
             "test_growing::test_nodes_that_come_are_used_and_nodes_that_go_lose_nothing",
-            "test_growing::test_an_actor_without_work_makes_room_for_one_that_has_lost_its_place",
+            "test_sick::test_a_worker_without_work_makes_room_for_one_that_has_lost_its_place",
             "test_placement::test_workers_that_never_find_a_place_end_the_run",
-            "test_growing::test_a_piece_whose_worker_cannot_be_reached_is_given_out_again",
+            "test_sick::test_a_piece_whose_worker_cannot_be_reached_is_given_out_again",
         ),
     ),
     (

@@ -235,16 +235,13 @@ def _join(execution: Execution) -> None:
 def _start(execution: Execution, folder: str) -> None:
     import ray
 
-    before, processors = set(_children()), os.cpu_count() or 1
-    workers = execution.workers or processors
-    if holds_gpus(execution):  # Tokenising needs all processors.
-        workers = max(workers, processors - 1)
+    before, cpus = set(_children()), cpus_of_ray(execution.workers, os.cpu_count() or 1, holds_gpus(execution))
     try:
         # Workers that Ray starts at once do not get a runtime_env: they would stay idle, and the first task and the first
         # actor would each wait two seconds for another worker.
         with private.variables_set(_ONE_THREAD):
             ray.init(
-                address="local", num_cpus=workers + 1, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
+                address="local", num_cpus=cpus, include_dashboard=False, object_store_memory=_OBJECT_STORE_BYTES,
                 _temp_dir=folder, **_quiet(),
             )  # fmt: skip
         private.close_folders(folder)
@@ -257,6 +254,12 @@ def _start(execution: Execution, folder: str) -> None:
         raise IncompleteRun(
             "Ray did not start on this machine within half a minute: the machine is too busy; start the same command again"
         ) from None
+
+
+def cpus_of_ray(workers: int | None, processors: int, gpus: bool) -> int:
+    """The CPUs of a Ray that is started here: one for each worker and one more; with GPUs all, which tokenise for them."""
+    wanted = (workers or processors) + 1
+    return max(wanted, processors) if gpus else wanted
 
 
 def _children() -> list[Any]:

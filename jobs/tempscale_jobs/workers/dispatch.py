@@ -55,7 +55,7 @@ NO_PROGRESS_SECONDS = 3600
 """No shard takes longer, and marks find a text that kills its process much earlier."""
 ANSWER_SECONDS = 60
 """The other machines are waited for so long after the first answer."""
-_PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 60
 """After so long without a result an idle actor is ended, since a busy one may have lost its place."""
 _NO_PROGRESS = (
     "no worker finished a piece of work within an hour: one hangs, or its machine is gone and no other took its place; see "
@@ -716,7 +716,7 @@ def _following(retried: list[tuple[Piece, int]], waiting: Iterator[Piece]) -> tu
 def _next(workers: _Tasks, flights: Flights, nothing_waits: bool) -> Any:
     """The reference of the next result or started worker; an IncompleteRun after an hour, or the longest time of a piece."""
     while nothing_waits:
-        reference = _back(workers, flights, min(_PATIENCE_SECONDS, NO_PROGRESS_SECONDS))
+        reference = _back(workers, flights, min(PATIENCE_SECONDS, NO_PROGRESS_SECONDS))
         if reference is not None:
             return reference
         if not workers.make_room([flight.worker for flight in flights.flying.values()]):

@@ -227,7 +227,7 @@ def test_tasks_of_mteb_with_subsets_splits_and_parts_of_an_aggregate(encoder):
 
 @pytest.mark.soak
 def test_two_workers_give_the_bytes_of_one(no_ray, tmp_path, task_files, small_model, monkeypatch):
-    """That a piece is given out again when its worker dies is in test_cells.py and workers/test_growing.py."""
+    """That a piece is given out again when its worker dies is in test_cells.py and workers/test_sick.py."""
     monkeypatch.setattr(tasks, "PIECE_TEXTS", PIECE)
     one, two = tmp_path / "1", tmp_path / "2"
     for out in (one, two):

@@ -4,7 +4,6 @@ import os
 
 import pytest
 import ray
-import torch
 
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.workers import cluster as sessions
@@ -51,19 +50,8 @@ def test_workers_have_one_thread_each_and_this_process_keeps_its_own(monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("gpus", "workers", "processors"), [(0, 8, 9), (8, 8, 16), (8, 40, 41), (0, None, 17), (8, None, 17)]
+    ("gpus", "workers", "cpus"), [(False, 8, 9), (True, 8, 16), (True, 40, 41), (False, None, 17), (True, None, 17)]
 )
-def test_a_machine_with_gpus_starts_with_all_of_its_processors(monkeypatch, gpus, workers, processors):
+def test_a_machine_with_gpus_starts_with_all_of_its_processors(gpus, workers, cpus):
     """Its workers wait for GPUs, and what tokenises for them for processors. Sixteen are here, and one for the driver."""
-    started = {}
-
-    def init(**how):
-        started.update(how)
-        raise RuntimeError("enough")
-
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
-    monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(RuntimeError, match="enough"), sessions.session(Execution.model_validate({"workers": workers})):
-        pass
-    assert started["num_cpus"] == processors
+    assert sessions.cpus_of_ray(workers, 16, gpus) == cpus

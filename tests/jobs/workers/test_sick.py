@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 import ray
+import ray.exceptions
 import shared_ray
 from ray import cloudpickle
 
@@ -55,6 +56,20 @@ def lost_while_it_works(worker, number):
     if number == 0 and worker.storage.create("first", b"1"):
         worker.storage.write("sick", node().encode())
         os._exit(70)
+    return where(worker, number)
+
+
+def not_reached(worker, number, times, name):
+    """What Ray says of a worker on a node that it does not yet know to be lost, so many times of the first piece."""
+    if number == 0 and any(worker.storage.create(f"{name}/{k}", b"1") for k in range(times)):
+        raise ray.exceptions.ActorUnavailableError("no answer", None)
+    return number
+
+
+def until_its_node_goes(worker, number):
+    """The first piece is at work until its node is taken away; the next worker that gets it finishes it."""
+    if number == 0 and worker.storage.create("first", node().encode()):
+        time.sleep(600)
     return where(worker, number)
 
 
@@ -184,6 +199,39 @@ def test_no_work_is_given_up_because_of_a_card(no_ray, crew, tmp_path):
         found = list(own.attempt(lost_while_it_works, pieces(12)))
     assert {piece.number for piece, *_ in found} == set(range(12))
     assert [given_up for *_, given_up in found] == [None] * 12
+
+
+def test_a_piece_whose_worker_cannot_be_reached_is_given_out_again(no_ray, crew, tmp_path):
+    """Ray may use up its retries before it knows that a node is lost: the piece is given out twice more, whoever asks."""
+    with cluster_of(HEAD, WITH_GPUS) as (session, _), crew(session) as own:
+        for way in ("attempt", "run"):
+            for times in (1, 2, 3):
+                work = [Piece(k, (k, times, f"{way}-{times}"), f"piece {k}") for k in range(5)]
+                asked = tmp_path / f"{way}-{times}"
+                if (way, times) == ("run", 3):
+                    with pytest.raises(IncompleteRun):
+                        list(own.run(not_reached, work))
+                else:
+                    found = list(getattr(own, way)(not_reached, work))
+                    assert sorted(piece.number for piece, *_ in found) == list(range(5))
+                    assert {piece.number for piece, result, *_ in found if result is None} == ({0} if times == 3 else set())
+                assert len(list(asked.iterdir())) == times
+
+
+def test_a_worker_without_work_makes_room_for_one_that_has_lost_its_place(no_ray, crew, tmp_path, monkeypatch):
+    """Two machines of one GPU: the one whose worker is at work goes, and the other's worker has nothing to do."""
+    monkeypatch.setattr(dispatch, "PATIENCE_SECONDS", 5)
+    one_gpu = {"num_cpus": 2, "num_gpus": 1}
+    with cluster_of(HEAD, one_gpu, one_gpu, workers=3) as (session, nodes), crew(session) as own:
+        found, left = {}, None
+        for piece, on in own.run(until_its_node_goes, pieces(4)):
+            found[piece.number] = on
+            if left is None:
+                until((tmp_path / "first").exists)
+                left = (tmp_path / "first").read_text()
+                nodes.remove_node(next(one for one in nodes.worker_nodes if one.node_id == left))
+        assert set(found) == set(range(4))
+        assert left not in found.values()
 
 
 def test_where_the_first_machine_that_comes_is_sick_the_others_are_waited_for(no_ray, crew, tmp_path):

@@ -19,6 +19,7 @@ from rich.console import Console
 from tempscale_jobs.config.sections import Corpus, Execution
 from tempscale_jobs.corpus import units
 from tempscale_jobs.corpus.units import Unit, named
+from tempscale_jobs.runs.folder import GIVEN
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.observing import JsonLines, Slow, StatusFile
 from tempscale_jobs.runs.storage import Storage
@@ -325,3 +326,16 @@ def test_the_piece_that_a_worker_has_ahead_is_not_named(cluster, run, tmp_path, 
         wait_for(run, [])
     assert sorted(found) == list(range(20))
     assert run.console_text().count("slow: shard 6") == 1
+
+
+def noted(folder, number):
+    with open(os.path.join(folder, "order"), "a") as file:
+        file.write(f"{number} ")
+
+
+@pytest.mark.parametrize(("cost", "order"), [([1, 1, 1, 1], "2 0 1 3 "), ([1, 3, 2, 3], "1 3 2 0 ")])
+def test_the_costliest_piece_is_given_out_first(cluster, tmp_path, cost, order):
+    with Crew(None, replace(cluster, workers=1), GIVEN, None) as crew:
+        done = list(crew.call(noted, [Piece(k, (str(tmp_path), k), cost=cost[k]) for k in (2, 0, 1, 3)]))
+    assert len(done) == 4
+    assert (tmp_path / "order").read_text() == order
