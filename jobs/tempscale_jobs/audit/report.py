@@ -14,7 +14,6 @@ from tempscale_jobs.nights.charts import over_nights
 from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.nights.night import failure_in_words, notes_in_brief
 from tempscale_jobs.report.findings import Findings
-from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Part, Report, Section, Table, caption, drawn, group, subject, tabled
 from tempscale_jobs.report.text import (
@@ -37,11 +36,6 @@ Row = dict[str, Any]
 _SHOWN = 5
 
 
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Sequence[Section] = ()) -> Page:
-    """The page of `report_of`."""
-    return page(report_of(tables, run, sections), run["config"])
-
-
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Sequence[Section] = ()) -> Report:
     """The report of an audit, from its tables by name (`excerpts` may be absent) and the content of run.json.
 
@@ -50,7 +44,7 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Se
     # A run of an older version lacks the newer tables.
     known = {t.name: pl.DataFrame(pl.from_arrow(t.schema().empty_table())) for t in TABLES if t is not EXCERPTS}
     tables = known | tables
-    names, edges = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True)), Edges.of(run)
+    names, edges = labels(tables["collapse_summary"]["temperature"]), Edges.of(run)
     tables = labelled(tables, edges)
     trend = pl.DataFrame(run.get("trend", []), infer_schema_length=None)
     if not trend.is_empty():

@@ -10,6 +10,7 @@ import polars as pl
 from tempscale.stats.enough import EQUAL_DOCUMENTS_FOR_AN_ERROR, GROUPS_FOR_AN_ERROR, TEXTS_FOR_AN_INTERVAL
 from tempscale_jobs.audit.findings import by_correction, exposed, exposures, of_row, together, with_findings
 from tempscale_jobs.corpus.rows import mention_rejected
+from tempscale_jobs.report import findings
 from tempscale_jobs.report.findings import Findings, changed
 from tempscale_jobs.report.text import (
     FIGURES,
@@ -17,7 +18,6 @@ from tempscale_jobs.report.text import (
     encoding,
     estimate,
     interval_name,
-    labels,
     number,
     share,
     share_of,
@@ -35,12 +35,8 @@ Tables = dict[str, pl.DataFrame]
 
 
 def labelled(tables: Tables, edges: Sequence[int]) -> Tables:
-    """The tables with a short label in place of each temperature and each reference, and with the findings."""
-    names = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True))
-    return {
-        key: table.with_columns(pl.col(c).replace(names) for c in ("temperature", "reference") if c in table.columns)
-        for key, table in with_findings(tables, edges).items()
-    }
+    """The tables with short labels of temperatures, and with the findings."""
+    return findings.labelled(with_findings(tables, edges), tables["collapse_summary"]["temperature"])
 
 
 # ---------------------------------------------------------------------------------------------- sentences

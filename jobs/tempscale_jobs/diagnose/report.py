@@ -10,8 +10,8 @@ from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.diagnose import charts, versions
 from tempscale_jobs.diagnose import words as sentences
 from tempscale_jobs.diagnose.findings import decide
+from tempscale_jobs.report import findings
 from tempscale_jobs.report.findings import Findings
-from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import Edges, count, interval_name, labels, number, parted, share, with_error
@@ -25,11 +25,6 @@ _COMPARED = {
 _SAYS = {"rises": "rises", "falls": "falls", "noise": "no difference beyond noise", "unknown": "too few texts to tell"}
 
 
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
-    """The page of `report_of`."""
-    return page(report_of(tables, run), run["config"])
-
-
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     """The report of a run of `diagnose`, from its tables by name and the content of run.json."""
     parts, summary, corpus = parts_of(tables, run), tables["layer_summary"], run["corpus"]
@@ -39,7 +34,7 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     read = f"{count(corpus['read'], 'row')} read, {corpus['rejected']:,} rejected; lengths measured for "
     layers = summary.filter(pl.col("layer") >= 0).group_by("model").agg(pl.col("layer").n_unique())
     made = how_made(
-        run, "how_diagnose", _names(tables),
+        run, "how_diagnose", labels(summary["temperature"]),
         corpus=[str(corpus.get("source", "–")), f"{read}{count(corpus['analysed'], 'text')}"],
         models={model: [count(number, "layer")] for model, number in layers.iter_rows()},
     )  # fmt: skip
@@ -62,15 +57,11 @@ def parts_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], prefix: str =
     return [_part(f"{prefix}{place}", name, tables, run) for place, name in enumerate(names)]
 
 
-def _names(tables: dict[str, pl.DataFrame]) -> dict[str, str]:
-    return labels(tables["layer_summary"]["temperature"].unique(maintain_order=True))
-
-
 def labelled(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """The tables with a short label in place of each temperature."""
-    names = _names(tables)
-    tables = tables | {"findings": (Findings.stored(tables) or decide(tables)).frame()}
-    return {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
+    return findings.labelled(
+        tables | {"findings": Findings.stored(tables, decide).frame()}, tables["layer_summary"]["temperature"]
+    )
 
 
 def _side_by_side(tables: dict[str, pl.DataFrame]) -> list[Section]:
@@ -102,7 +93,7 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], run: dict[str,
     heads = mine["heads"].group_by("temperature", maintain_order=True)
     broken = (pl.col("thm2_ratio") > _ROUNDING).sum().alias("broken")
     bounds = heads.agg(pl.col("thm2_ratio").max().alias("worst"), broken, exceeded, pl.len().alias("rows")).to_dicts()
-    answer, *further = sentences.of_model(mine, bounds, edges) or ["Nothing is known of what length or temperature changes."]
+    answer, *further = sentences.of_model(mine, bounds, edges)
     theorems = Table(
         (
             "temperature", "Theorem 2: largest ratio to its bound", "heads that break it", "σ_a above Theorem 3's curve",

@@ -53,7 +53,8 @@ def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges:
             sentences.append(f"{row['temperature']}: {sentence}{beside}.")
     sentences += [f"{row['temperature']}: {sentence}." for row in bounds for sentence in _theorems(row, mine, edges)]
     norms = mine["equal_norms"].to_dicts() if "equal_norms" in mine else []
-    return sentences + [f"{row['temperature']}: {sentence}." for row in norms if (sentence := _equal_norms(row))]
+    sentences += [f"{row['temperature']}: {sentence}." for row in norms if (sentence := _equal_norms(row))]
+    return sentences or ["Nothing is known of what length or temperature changes."]
 
 
 def to_do(mine: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[tuple[str, str]]:

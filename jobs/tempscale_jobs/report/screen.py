@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -69,11 +69,13 @@ class Ending(NamedTuple):
     gate: str = ""
     is_failed: bool = False
     """Whether the gate failed."""
+    annotations: Sequence[str] = ()
+    """Lines for the program that runs the command."""
 
 
-def by_model(models: Sequence[str], answers: Sequence[str]) -> list[str]:
+def by_model(answers: Mapping[str, str]) -> list[str]:
     """The answers of several models, each after its model's name; that of a single one as it is."""
-    return [*answers] if len(models) < 2 else [f"{name}: {answer}" for name, answer in zip(models, answers, strict=True)]
+    return [answer if len(answers) == 1 else f"{model}: {answer}" for model, answer in answers.items()]
 
 
 def lines_of(ending: Ending) -> list[tuple[str, str]]:
@@ -127,3 +129,5 @@ def print_ending(ending: Ending) -> None:
     console.print()
     for line, style in lines_of(ending):
         console.print(line, style=style, highlight=False, soft_wrap=True, markup=False)
+    for line in ending.annotations:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)

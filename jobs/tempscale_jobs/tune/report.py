@@ -8,7 +8,6 @@ from typing import Any
 import polars as pl
 
 from tempscale_jobs.report.charts import COLOURS, GREY, about_zero, colour, lines, point
-from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Drawing, Figure, Part, Report, Section, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import Edges, count, interval_name, labels, number, share, signed, with_error
@@ -16,11 +15,6 @@ from tempscale_jobs.tune import words as sentences
 from tempscale_jobs.urls import masked
 
 _KINDS = ("chosen", "eligible", "not eligible")
-
-
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
-    """The page of `report_of`."""
-    return page(report_of(tables, run), run["config"])
 
 
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
