@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from tempscale_jobs.report.charts import COLOURS, figures_of, lines, point, rule_at, side_by_side
+from tempscale_jobs.report.charts import COLOURS, by_length, figures_of, lines, point, rule_at, side_by_side
 from tempscale_jobs.report.sections import Drawing, Table
 from tempscale_jobs.report.text import interval_name, number
 
@@ -29,32 +29,27 @@ def filter_by_length(spectrum: pl.DataFrame, edges: Sequence[int]) -> Drawing | 
 
     Dashed: Theorem 3's curve from the measured σ_s.
     """
-    names, kinds = (
-        [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())],
-        ["measured", "Theorem 3's curve"],
-    )
+    measured, curve = "measured", "Theorem 3's curve"
     panels = {}
     for end, title in (("_last", "the last layer"), ("", "mean over all layers")):
-        rows = [
-            point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}{end}_mean"], error)
-            for row in spectrum.to_dicts()
-            for name, line, error in (
-                ("sigma_a", kinds[0], row[f"sigma_a{end}_se"]), ("sigma_a_bound", kinds[1], None),
-            )
-        ]  # fmt: skip
-        panels[title] = lines(rows, names, ("length in tokens", "σ_a"), kinds)
+        points = []
+        for row in spectrum.to_dicts():
+            place = row["temperature"], row["interval"]
+            points.append(point(place[0], measured, place[1], row[f"sigma_a{end}_mean"], row[f"sigma_a{end}_se"]))
+            points.append(point(place[0], curve, place[1], row[f"sigma_a_bound{end}_mean"]))
+        panels[title] = by_length(points, edges, "σ_a", [measured, curve])
     return side_by_side(panels)
 
 
 def resemblance(spectrum: pl.DataFrame, edges: Sequence[int]) -> Drawing | None:
     """Mean cosine inside each length interval, of embeddings and, dashed, of mean word embeddings (S1 Fig 3)."""
-    names = [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())]
-    rows = [
-        point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}_mean"], row[f"{name}_se"])
+    kinds = {"cosine": "embeddings", "words_cosine": "word embeddings"}
+    points = [
+        point(row["temperature"], kind, row["interval"], row[f"{name}_mean"], row[f"{name}_se"])
         for row in spectrum.to_dicts()
-        for name, line in (("cosine", "embeddings"), ("words_cosine", "word embeddings"))
+        for name, kind in kinds.items()
     ]
-    return lines(rows, names, ("length in tokens", "mean cosine"), ["embeddings", "word embeddings"])
+    return by_length(points, edges, "mean cosine", [*kinds.values()])
 
 
 def repeated(table: pl.DataFrame) -> Drawing | None:
