@@ -179,7 +179,7 @@ def _exposure(model: _Model, sentence: str) -> list[Section]:
     before, after = (model.tables[name] for name in ("exposure", "exposure_corrected"))
     corrected_too = drawn(model.id, "corrected", charts.exposure_corrected(before, after, model.edges, model.asked_by))
     return group(
-        "Whose texts fill the results",
+        "Exposure: which lengths fill the results",
         drawn(model.id, "exposure", charts.exposure_by_length(before, model.edges)),
         corrected_too,
         sentences=[sentence] if sentence and corrected_too else [],
@@ -192,9 +192,9 @@ def _threshold(model: _Model) -> list[Section]:
     sentence = thresholds(card, model.edges)
     if not sentence:
         none = "There are no percentiles of random pairs: not every pair was compared. A sample has them:"
-        return [Section("Which threshold", [f"{none} --cosine full --sample 20000."], folded=True)]
+        return [Section("Which cosine is high", [f"{none} --cosine full --sample 20000."], folded=True)]
     return group(
-        "Which threshold",
+        "Which cosine is high",
         drawn(model.id, "thresholds", charts.percentiles(card, model.edges)),
         tabled("percentiles", _percentiles(card, model.edges)),
         sentences=[sentence],
@@ -290,12 +290,12 @@ def _counted(row: Row, name: str) -> str:
 def _assumptions(model: _Model) -> list[Section]:
     """How often the assumptions of the papers do not hold."""
     heads = (
-        "temperature", "texts with tr Σ > 2", "pairs with SOCM > 1", "texts that meet Appendix J's condition", "truncated",
+        "temperature", "texts with tr Σ > 2", "texts with tokens alike", "pairs with SOCM > 1", "texts truncated",
     )  # fmt: skip
     cells = [
         (
-            row["temperature"], share_of(row, "spread_over_2_share"), share(row["socm_over_1_share"]),
-            share_of(row, "within_cosine_over_third_share"), share_of(row, "truncated_share"),
+            row["temperature"], share_of(row, "spread_over_2_share"), share_of(row, "within_cosine_over_third_share"),
+            share(row["socm_over_1_share"]), share_of(row, "truncated_share"),
         )
         for row in model.rows
     ]  # fmt: skip

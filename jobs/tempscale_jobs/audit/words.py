@@ -20,15 +20,23 @@ from tempscale_jobs.report.text import (
     interval_name,
     number,
     share,
-    share_of,
     with_error,
 )
 
 _ENDS = ("shortest", "longest")
+_NOISE = {
+    "up": "beyond noise", "down": "beyond noise, and the opposite of collapse", "noise": "no difference beyond noise",
+    "unknown": "with too few texts to tell whether it is beyond noise",
+}  # fmt: skip
+_CORRECTED = {
+    "overshoots": "overshoots, past the fair 1",
+    "less fair": "makes exposure less fair",
+    "fairer": "makes exposure fairer",
+}
 _ASKING = {"corpus": "texts", "queries": "queries"}
 NOTE = (
-    "± is a 95 % interval for texts drawn like these (1.96 standard errors, from per-text means because pairs share texts), "
-    "or for documents where texts are parts of named documents; ± ? means too few of them to tell. "
+    "± is a 95 % confidence interval for texts drawn like these (1.96 standard errors, from per-text means because pairs "
+    "share texts), or for documents where texts are parts of named documents; ± ? means too few of them to tell. "
     "To describe these texts alone the error is smaller, and 0 if none was left out: the …_se columns of the tables."
 )
 Tables = dict[str, pl.DataFrame]
@@ -108,11 +116,10 @@ def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:
         rows = table.to_dicts()
         sentences[str(model[0])] = [
             _length(rows[0], found, tables, edges),
-            _prefix(rows[0], found, tables, edges),
+            _prefix(rows[0], found, tables),
             *_exposures(rows[0], found, tables, edges),
             *(_effect(rows[0], row, found) for row in rows[1:]),
             _second_order(rows[0]),
-            _assumptions(rows[0]),
         ]
     return sentences
 
@@ -121,60 +128,35 @@ def _length(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequenc
     state = found.at("collapse_gap", row).state
     if state == "absent":
         return "Length collapse cannot be measured: fewer than two length intervals have at least 30 texts."
-    start = {
-        "up": "Longer texts are closer together",
-        "down": "Longer texts are further apart, the opposite of length collapse",
-        "noise": "Longer texts: no difference beyond noise",
-        "unknown": "It is not known whether longer texts are closer together: too few texts to tell",
-    }[state]
     cells = of_row(tables["length_collapse"], row).filter(pl.col("interval_a") == pl.col("interval_b"))
     short, long = (cells.row(by_predicate=pl.col("interval_a") == row[f"gap_{end}"], named=True) for end in _ENDS)
-    names = _gap_names(row, edges)
+    names = [interval_name(row[f"gap_{end}"], edges) for end in _ENDS]
     return (
-        f"{start}. At {row['temperature']} two texts of {names[1]} tokens have a mean cosine of "
+        f"At {row['temperature']} two texts of {names[1]} tokens have a mean cosine of "
         f"{estimate(long, 'cosine_mean')}, two of {names[0]} tokens {estimate(short, 'cosine_mean')}: "
-        f"a collapse gap of {estimate(row, 'collapse_gap')}."
+        f"a collapse gap of {estimate(row, 'collapse_gap')}, {_NOISE[state]}."
     )
 
 
-def _gap_names(row: dict[str, Any], edges: Sequence[int]) -> list[str]:
-    return [interval_name(row[f"gap_{end}"], edges) for end in _ENDS]
-
-
-def _prefix(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> str:
+def _prefix(row: dict[str, Any], found: Findings, tables: Tables) -> str:
     """How prefixes of the same texts change with their length, within the range of the probe."""
-    gap, probed = (found.at(figure, row).state for figure in ("collapse_gap", "prefix_gap"))
-    if probed == "absent":
+    gap, probed = found.at("collapse_gap", row), found.at("prefix_gap", row)
+    if probed.state == "absent":
         return "Prefixes of the same texts were not compared: too few texts are long enough, or the probe was left out."
-    start = {
-        "up": "Longer prefixes of the same texts are closer together",
-        "down": "Longer prefixes of the same texts are further apart",
-        "noise": "Longer prefixes of the same texts: no difference beyond noise",
-        "unknown": "Whether longer prefixes of the same texts are closer together is not known: too few texts to tell",
-    }[probed]
     rows = of_row(tables["prefix_probe"], row).sort("prefix_tokens").to_dicts()
     first, last = rows[0], rows[-1]
-    return (
-        f"{start}. {count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} when cut to "
+    sentence = (
+        f"The same {count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} when cut to "
         f"{first['prefix_tokens']} tokens and of {estimate(last, 'cosine_mean')} when cut to {last['prefix_tokens']}: "
-        f"a prefix gap of {estimate(row, 'prefix_gap')}. {_with_collapse_gap(row, gap, probed, edges)} "
-        f"Of texts below {first['prefix_tokens']} or above {last['prefix_tokens']} tokens the probe says nothing."
+        f"a prefix gap of {estimate(row, 'prefix_gap')}, {_NOISE[probed.state]}."
     )
-
-
-def _with_collapse_gap(row: dict[str, Any], gap: str, probed: str, edges: Sequence[int]) -> str:
-    """Compare the prefix gap with the collapse gap, which spans other lengths and compares different texts."""
-    if gap == "absent":
-        return "There is no collapse gap to compare it with."
-    short, long = _gap_names(row, edges)
-    named = f"the collapse gap ({estimate(row, 'collapse_gap')}, between different texts of {short} and of {long} tokens)"
-    if gap == "unknown":
-        return f"Too few texts to tell how {named} compares."
-    if gap == "noise":
-        return f"T{named[1:]} is no difference beyond noise."
-    if probed in ("noise", "unknown"):
-        return f"So the probe does not show {named} for the same texts."
-    return f"It has the {'same sign as' if probed == gap else 'opposite sign to'} {named}."
+    if gap.is_beyond_noise and not probed.is_beyond_noise:
+        sentence += " So the collapse gap, which is between different texts, is not shown for the same texts."
+    elif gap.is_beyond_noise:
+        sign = "same sign as" if probed.state == gap.state else "opposite sign to"
+        sentence += f" It has the {sign} the collapse gap, which is between different texts."
+    ends = f"below {first['prefix_tokens']} or above {last['prefix_tokens']} tokens"
+    return f"{sentence} Of lengths {ends} the probe says nothing."
 
 
 def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> list[str]:
@@ -201,6 +183,8 @@ def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequ
             f"{share(r['slots_share'])} (exposure {with_error(r['exposure'], r['exposure_se_superpopulation'])})"
             for r in sorted(unfair_rows, key=lambda r: -abs(r["exposure"] - 1))[:2]
         ]
+        if more := len(unfair_rows) - len(parts):
+            parts.append(f"{more} other length{'s' * (more > 1)} also differ{'s' * (more == 1)} from 1 beyond noise")
         sentences.append(f"Search results ({results}) at {row['temperature']}: {'; '.join(parts)}.")
     return sentences
 
@@ -219,7 +203,7 @@ def thresholds(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> str:
         sentence += (
             f". For two texts of {interval_name(low['interval_a'], edges)} tokens that cosine is "
             f"{number(low['percentiles']['99'])}, for two of {interval_name(high['interval_a'], edges)} tokens "
-            f"{number(high['percentiles']['99'])}: one threshold treats them differently"
+            f"{number(high['percentiles']['99'])}. So one cut-off for all lengths treats them differently"
         )
     return f"{sentence}."
 
@@ -234,28 +218,30 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     if not before:
         return ""
     verdicts = {edge: _by_correction(before[edge], after[edge], len(before)) for edge in before}
-    places = sorted(before, key=lambda edge: (verdicts[edge] != "overshoots", -abs(before[edge]["exposure"] - 1)))
-    worst = places[0]
-    moved = [
-        f"{number(before[edge]['exposure'])} becomes {number(after[edge]['exposure'])} for texts of "
-        f"{interval_name(edge, edges)} tokens"
-        for edge in sorted(places[:2])
-    ]
-    says = {
-        "overshoots": "overshoots: exposure (1 is fair) passes to the other side of 1",
-        "fairer": "makes exposure fairer (1 is fair), and no text has to be embedded again",
-        "less fair": "makes exposure less fair (1 is fair)",
-        "noise": "changes exposure (1 is fair) by no more than noise",
-    }[verdicts[worst]]
-    sentence = f"Correcting the cosine for text length {says}: {', '.join(moved)}"
-    hubs = before[worst]["k_occurrence_skewness"], after[worst]["k_occurrence_skewness"]
+    farthest = sorted(before, key=lambda edge: -abs(before[edge]["exposure"] - 1))
+    sentences = []
+    for decided, says in _CORRECTED.items():
+        moved = [
+            f"{_exposure(before[edge])} becomes {_exposure(after[edge])} for texts of {interval_name(edge, edges)} tokens"
+            for edge in sorted([edge for edge in farthest if verdicts[edge] == decided][:2])
+        ]
+        if moved:
+            sentences.append(f"Correcting the cosine for text length {says}: {', '.join(moved)}.")
+    if not sentences:
+        sentences = ["Correcting the cosine for text length changes exposure by no more than noise."]
+    hubs = before[farthest[0]]["k_occurrence_skewness"], after[farthest[0]]["k_occurrence_skewness"]
     if None not in hubs:
-        sentence += f"; hubness {number(hubs[0])} becomes {number(hubs[1])}"
+        sentences.append(f"Hubness {number(hubs[0])} becomes {number(hubs[1])}.")
     kept = next((row for _, row in sorted(after.items()) if row["neighbours_kept"] is not None), None)
     if kept is not None:
         texts = f"{_ASKING[asked_by]} of {interval_name(kept['interval'], edges)} tokens"
-        sentence += f"; of the {kept['k']} nearest neighbours of {texts}, {share(kept['neighbours_kept'])} stay the same"
-    return f"{sentence}."
+        stay = share(kept["neighbours_kept"])
+        sentences.append(f"Of the {count(kept['k'], 'nearest neighbour')} of {texts}, {stay} stay the same.")
+    return " ".join(sentences)
+
+
+def _exposure(row: dict[str, Any]) -> str:
+    return with_error(row["exposure"], row["exposure_se_superpopulation"])
 
 
 def _by_correction(before: dict[str, Any], after: dict[str, Any], lengths: int) -> str:
@@ -290,7 +276,8 @@ def _effect(reference: dict[str, Any], row: dict[str, Any], found: Findings) -> 
 
 def _second_order(row: dict[str, Any]) -> str:
     if row["socm_mean"] is None:
-        return "Second-order collapse was not measured: no SOCM sample."
+        why = "lengths are those given, and no tokens were seen" if row["spread_mean"] is None else "no SOCM sample"
+        return f"Second-order collapse was not measured: {why}."
     known = row["socm_se_superpopulation"] is not None
     unknown = "" if known else ", too few texts to tell how far off it is"
     return (
@@ -307,14 +294,3 @@ def measured_pairs(row: dict[str, Any]) -> str:
     if groups is None:
         return f"the {count(texts * (texts - 1) // 2, 'pair')} of {count(texts, 'text')}"
     return f"all pairs of these texts, estimated from {row['socm_pairs']:,} pairs of {texts:,} texts in {groups} groups"
-
-
-def _assumptions(row: dict[str, Any]) -> str:
-    if row["spread_over_2_share"] is None:
-        return "Lengths are those given, and no tokens were seen: second-order collapse was not measured."
-    over = f", and {share(row['socm_over_1_share'])} of the pairs have SOCM above 1"
-    return (
-        f"Assumptions: {share_of(row, 'spread_over_2_share')} of the texts have tr Σ > 2, which S2 assumes never "
-        f"happens{'' if row['socm_over_1_share'] is None else over}; {share_of(row, 'truncated_share')} of the texts were "
-        "truncated."
-    )

@@ -96,8 +96,8 @@ def corrected(choice: dict[str, Any], tables: dict[str, pl.DataFrame]) -> list[s
     fairest = row["correction"]
     over = "" if passed[fairest] is None or row["chosen"] else f" It {passed[fairest]}."
     sentences.append(
-        f"Documents of each fifth of length, shortest first, are shown {shown(exposure, None)} times as often as is "
-        f"fair. Without embedding again, the correction {fairest} makes it {shown(exposure, fairest)}, and changes the "
+        f"The exposure of each fifth of the documents by length, shortest first, is {shown(exposure, None)} (1 is fair). "
+        f"Without embedding again, the correction {fairest} makes it {shown(exposure, fairest)}, and changes the "
         f"held-out score by {with_error(row['held_change'], row['held_change_se'])}: it is in corrections/.{over}"
     )
     return sentences

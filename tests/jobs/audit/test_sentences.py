@@ -71,8 +71,6 @@ def variants():
     yield "no error of a whole corpus: intervals make no documents", without_errors(tables_of()), whole
     yield "embeddings of one's own", tables_of(exposed=wins), configured(corpus=OWN_VECTORS)
     yield "texts beside one another are alike", tables_of(exposed=wins), of_model(source_order=IN_ORDER)
-    rare = {"spread_over_2_share": 0.004, "spread_over_2_share_se_superpopulation": 0.001}
-    yield "a rare share", summed(tables_of(), **rare), {}
     gaps = [0, 50, 100, 400, 900, 901]
     yield "edges of which [50, 100) and [900, ∞) hold no text", tables_of(), configured(analysis={"intervals": gaps})
     yield "one pair of two texts", summed(tables_of(), socm_texts=pl.lit(2, pl.Int64)), {}
