@@ -127,9 +127,7 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
         return None
     most = max(winning, key=lambda r: r["exposure"])
     name, vectors_given = interval_name(most["interval"], Edges.of(run)), _vectors_given(run)
-    ask = (
-        " To see whether your users' queries do so too: --queries with --queries-embedding-column." if vectors_given else ""
-    )
+    ask = " To see whether your users' queries do so too: --queries with --queries-embedding-column." * vectors_given
     return Advice.to_run(
         exposed(most["interval"], asked_by),
         f"{_ASKED[asked_by]} find texts of {name} tokens too often: these are "

@@ -22,7 +22,7 @@ _COMPARED = {
     "length": "σ_a, long − short texts", "temperature": "σ_a, against the first τ",
     "versions": "σ_a, long − short versions", "versions_cosine": "cosine between documents, long − short versions",
 }  # fmt: skip
-_SAYS = {"rises": "rises", "falls": "falls", "noise": "no difference beyond noise", "unknown": "too few texts to tell"}
+_SAYS = {"up": "rises", "down": "falls", "noise": "no difference beyond noise", "unknown": "too few texts to tell"}
 
 
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
@@ -136,16 +136,13 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], run: dict[str,
 
 def _figures(mine: dict[str, pl.DataFrame]) -> list[Figure]:
     """The first four differences: of the last layer, where it is known, as in print."""
-    known = [row for row in sentences.with_directions(mine) if row["finding"] in _COMPARED and row["change"] is not None]
-    first = mine["diagnose_findings"]["temperature"].first()
-    rows = [row for row in known if (row["finding"], row["temperature"]) != ("temperature", first)]
+    # The first temperature has no finding against itself.
+    known = [(row, found) for row, found in sentences.with_findings(mine) if row["finding"] in _COMPARED]
+    known = [(row, found) for row, found in known if found.state != "absent"]
+    last = [(row, found) for row, found in known if row["layers"] != "all"]
     return [
-        Figure(
-            f"{_COMPARED[row['finding']]}, {row['temperature']}",
-            *parted(with_error(row["change"], row["change_se"])),
-            _SAYS[row["direction"]],
-        )
-        for row in ([row for row in rows if row["layers"] != "all"] or rows)[:4]
+        Figure(f"{_COMPARED[row['finding']]}, {row['temperature']}", *parted(str(found)), _SAYS[found.state])
+        for row, found in (last or known)[:4]
     ]
 
 

@@ -36,7 +36,7 @@ def test_an_audit_is_at_most_eight_lines_with_the_answer_what_to_do_and_the_repo
     assert all(len(line) <= WIDTH for line in lines if not line.startswith("  tempscale "))
     assert sum(line.startswith("  tempscale ") for line in lines) == 1
     assert lines[-1] == "report  runs/audit/report.html"
-    answer = next(k for k, line in enumerate(lines) if line.startswith("Collapse by length? Yes: longer texts"))
+    answer = next(k for k, line in enumerate(lines) if line.startswith("Collapse by length? Yes: "))
     assert (answer > 0) == (gate is FAILED)
     assert (f"The gate failed: {REASON[:40]}" in lines[0]) == (gate is FAILED)
     assert ("The gate passed: 7 checks." in lines) == (gate is PASSED)
