@@ -109,19 +109,16 @@ def _independence(known: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:
-    """The report's sentences by model, from the tables that `labelled` returns and the lower edges of the intervals."""
-    sentences, found = {}, Findings.read(tables["findings"])
-    for model, table in tables["collapse_summary"].group_by("model", maintain_order=True):
-        rows = table.to_dicts()
-        sentences[str(model[0])] = [
-            _length(rows[0], found, tables, edges),
-            _prefix(rows[0], found, tables),
-            *_exposures(rows[0], found, tables, edges),
-            *(_effect(rows[0], row, found) for row in rows[1:]),
-            _second_order(rows[0]),
-        ]
-    return sentences
+def in_words(tables: Tables, edges: Sequence[int]) -> list[str]:
+    """The report's sentences on one model, from its tables as `labelled` returns them."""
+    found, (first, *others) = Findings.read(tables["findings"]), tables["collapse_summary"].to_dicts()
+    return [
+        _length(first, found, tables, edges),
+        _prefix(first, found, tables),
+        *_exposures(first, found, tables, edges),
+        *(_effect(first, row, found) for row in others),
+        _second_order(first),
+    ]
 
 
 def _length(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> str:

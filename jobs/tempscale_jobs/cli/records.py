@@ -223,14 +223,8 @@ def compare(
     paper = screen()
     for line in sentences.sentences(comparison):
         paper.print(f"• {line}", highlight=False, soft_wrap=True, markup=False)
-    for name, lines in sentences.figure_lines(comparison):
-        print_table(paper, (name, "A", "B", "change", "on the same texts"), lines)
-    intervals = ("where the mean moved, tokens", "pairs", "cosine A", "B", "change", "by cosines", "by lengths")
-    texts = ("texts that moved most", "words", "tokens", "mean cosine to all, A", "B", "change")
-    for heads, parts in ((intervals, sentences.interval_lines(comparison)), (texts, sentences.text_lines(comparison))):
-        for name, lines in parts:
-            if lines:
-                print_table(paper, heads if len(comparison.pairs) == 1 else (f"{name}: {heads[0]}", *heads[1:]), lines)
+    for heads, lines in sentences.tables(comparison):
+        print_table(paper, heads, lines)
     if out is not None:
         paper.print(f"\ntables  {masked(out)}/", highlight=False, soft_wrap=True, markup=False)
 

@@ -15,12 +15,13 @@ PARTS = (
     ("hc_ratio", "whole layer"), ("hc_attention", "attention"), ("hc_residual", "residual sums"), ("hc_norms", "norms"),
     ("hc_feed_forward", "feed-forward"),
 )  # fmt: skip
-_CONTRACTION = (
+CONTRACTION = (
     ("rho", "ρ = S(Z)/S(H)"), ("lambda", "λ, mean over heads"), ("r", "r = S(H)/‖μ(Y)‖²"), ("C", "C"),
 )  # fmt: skip
-_CONCENTRATION = (
+CONCENTRATION = (
     ("spread", "S(X)/‖μ(X)‖²"), ("spread_bound", "its bound C(1+√ρ)²r"), ("within_cosine", "within-text cosine"),
 )  # fmt: skip
+"""What S2 draws by layer: Fig 6–16, and Fig 4."""
 _SMALL = (330, 190)
 
 
@@ -83,16 +84,6 @@ def parts(summary: pl.DataFrame) -> Drawing | None:
         )
         panels[str(label)] = Drawing(alt.layer(rule_at(1), drawn), figures_of(rows, "layer"))
     return side_by_side(panels)
-
-
-def contraction(summary: pl.DataFrame) -> Drawing | None:
-    """ρ, λ, r and C by layer for each temperature (S2 Fig 6–16)."""
-    return _by_layer(summary, _CONTRACTION)
-
-
-def concentration(summary: pl.DataFrame) -> Drawing | None:
-    """Spread, its bound and the within-text cosine by layer for each temperature, the embedding layer first (S2 Fig 4)."""
-    return _by_layer(summary, _CONCENTRATION)
 
 
 def text_map(table: pl.DataFrame, edges: Sequence[int], distances: Table) -> Drawing | None:
@@ -161,7 +152,7 @@ def together(summary: pl.DataFrame) -> Drawing | None:
     by_layer = len(set(layers.values())) == 1
     kinds = mine["temperature"].unique(maintain_order=True).to_list()
     panels = {}
-    for name, title in (*_CONCENTRATION, *_CONTRACTION, ("sigma_a_mean", "σ_a, mean over heads")):
+    for name, title in (*CONCENTRATION, *CONTRACTION, ("sigma_a_mean", "σ_a, mean over heads")):
         rows = [
             point(row["model"], row["temperature"], x, row[f"{name}_mean"], row[f"{name}_se"])
             for row in mine.to_dicts()
@@ -171,8 +162,8 @@ def together(summary: pl.DataFrame) -> Drawing | None:
     return side_by_side(panels, _SMALL)
 
 
-def _by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> Drawing | None:
-    """One small panel per column."""
+def by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> Drawing | None:
+    """Figures by layer for each temperature, the embedding layer first: a small panel per column."""
     layers, panels = summary.filter(pl.col("interval").is_null()).to_dicts(), {}
     for name, title in columns:
         # The embedding layer has a place only where it has a figure.

@@ -121,8 +121,8 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], run: dict[str,
             ),
             *group(
                 "Contraction, layer by layer",
-                drawn(place, "contraction", charts.contraction(summary)),
-                drawn(place, "concentration", charts.concentration(summary)),
+                drawn(place, "contraction", charts.by_layer(summary, charts.CONTRACTION)),
+                drawn(place, "concentration", charts.by_layer(summary, charts.CONCENTRATION)),
             ),
             *group(
                 "The texts in the plane",

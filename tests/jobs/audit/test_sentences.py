@@ -11,7 +11,7 @@ from pages import RUN, tables_of, without_errors
 
 from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.verdict import answer
-from tempscale_jobs.audit.words import headline, labelled, protocol
+from tempscale_jobs.audit.words import in_words, labelled, protocol
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import Edges, interval_name
 from tempscale_jobs.urls import masked
@@ -98,7 +98,7 @@ def said(tables, own):
     lines = [answer(found["collapse_summary"].row(0, named=True), Findings.read(found["findings"]))]
     lines += [line for step in advised(tables, record) for line in (step.text, step.command) if line]
     chunked = record["config"].get("embedding", {}).get("long") == "chunk"
-    return [*lines, *headline(found, edges)["MiniLM"], *protocol(record["models"]["MiniLM"], edges, chunked)]
+    return [*lines, *in_words(found, edges), *protocol(record["models"]["MiniLM"], edges, chunked)]
 
 
 def test_what_is_said_of_each_state():
