@@ -52,9 +52,8 @@ def _left_out(run: dict[str, Any]) -> str:
 
 def parts_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], prefix: str = "m") -> list[Part]:
     """What a report says of each model; `prefix` begins the ids."""
-    tables = labelled(tables)
-    names = tables["layer_summary"]["model"].unique(maintain_order=True)
-    return [_part(f"{prefix}{place}", name, tables, run) for place, name in enumerate(names)]
+    models = findings.of_each_model(labelled(tables), "layer_summary")
+    return [_part(f"{prefix}{place}", name, mine, run) for place, (name, mine) in enumerate(models.items())]
 
 
 def labelled(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -85,9 +84,9 @@ def _side_by_side(tables: dict[str, pl.DataFrame]) -> list[Section]:
     )  # fmt: skip
 
 
-def _part(place: str, name: str, tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Part:
+def _part(place: str, name: str, mine: dict[str, pl.DataFrame], run: dict[str, Any]) -> Part:
     """What the report says of one model: first the sentence that answers, then all with the charts."""
-    mine, edges = {key: table.filter(model=name) for key, table in tables.items()}, Edges.of(run, "diagnosis")
+    edges = Edges.of(run, "diagnosis")
     spectrum, summary = mine["spectrum_by_length"], mine["layer_summary"]
     exceeded = (pl.col("sigma_a") > pl.col("sigma_a_bound")).mean().alias("over")
     heads = mine["heads"].group_by("temperature", maintain_order=True)

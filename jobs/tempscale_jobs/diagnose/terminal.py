@@ -9,7 +9,7 @@ import polars as pl
 from tempscale_jobs.diagnose import words
 from tempscale_jobs.diagnose.findings import decide
 from tempscale_jobs.diagnose.report import labelled
-from tempscale_jobs.report.findings import Document, Findings
+from tempscale_jobs.report.findings import Document, Findings, of_each_model
 from tempscale_jobs.report.screen import Ending, by_model
 from tempscale_jobs.report.text import Edges
 
@@ -30,10 +30,8 @@ def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -
 
 def _answers(tables: dict[str, pl.DataFrame], record: dict[str, Any]) -> dict[str, str]:
     """The sentences on each model's findings, without those on the theorems."""
-    tables, edges = labelled(tables), Edges.of(record, "diagnosis")
-    models = tables["layer_summary"]["model"].unique(maintain_order=True).to_list()
-    mine = {model: {key: table.filter(model=model) for key, table in tables.items()} for model in models}
-    return {model: " ".join(words.of_model(mine[model], [], edges)) for model in models}
+    edges, models = Edges.of(record, "diagnosis"), of_each_model(labelled(tables), "layer_summary")
+    return {model: " ".join(words.of_model(mine, [], edges)) for model, mine in models.items()}
 
 
 def document(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -> Document:

@@ -34,9 +34,8 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
 
 def parts_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], prefix: str = "m") -> list[Part]:
     """What a report says of each model; `prefix` begins the ids."""
-    tables = labelled(tables)
-    every = tables["evaluation"]["model"].unique(maintain_order=True)
-    return [_part(f"{prefix}{place}", name, tables, run) for place, name in enumerate(every)]
+    models = findings.of_each_model(labelled(tables), "evaluation")
+    return [_part(f"{prefix}{place}", name, mine, run) for place, (name, mine) in enumerate(models.items())]
 
 
 def labelled(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
@@ -47,10 +46,9 @@ def labelled(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     return {key: named(table) if "split" in table.columns else table for key, table in tables.items()}
 
 
-def _part(place: str, name: str, tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Part:
+def _part(place: str, name: str, of_model: dict[str, pl.DataFrame], run: dict[str, Any]) -> Part:
     """What the report says of one model: first the sentence that answers, then all with the charts."""
     edges = Edges.of(run)
-    of_model = {key: table.filter(model=name) for key, table in tables.items() if "model" in table.columns}
     answer, *further = sentences.of_model(of_model, edges)
     types, lengths, ends, roles = (
         of_model.get(f"evaluation_{key}", pl.DataFrame()) for key in ("types", "lengths", "ends", "roles")

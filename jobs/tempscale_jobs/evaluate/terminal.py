@@ -9,7 +9,7 @@ import polars as pl
 from tempscale_jobs.evaluate import words
 from tempscale_jobs.evaluate.findings import decide
 from tempscale_jobs.evaluate.report import labelled
-from tempscale_jobs.report.findings import Document, Findings
+from tempscale_jobs.report.findings import Document, Findings, of_each_model
 from tempscale_jobs.report.screen import Ending, by_model
 from tempscale_jobs.report.text import Edges, count
 
@@ -30,9 +30,8 @@ def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -
 
 def _answers(tables: dict[str, pl.DataFrame], record: dict[str, Any]) -> dict[str, str]:
     """What temperatures do to each model's scores; how many tasks were scored where there is one temperature alone."""
-    tables, edges, answers = labelled(tables), Edges.of(record), dict[str, str]()
-    for model in tables["evaluation"]["model"].unique(maintain_order=True).to_list():
-        mine = {key: table.filter(model=model) for key, table in tables.items() if "model" in table.columns}
+    edges, answers = Edges.of(record), dict[str, str]()
+    for model, mine in of_each_model(labelled(tables), "evaluation").items():
         scored = mine["evaluation"].filter(pl.col("score").is_not_null())
         tasks = f"{count(scored['name'].n_unique(), 'task')} scored at {scored['temperature'].first()}."
         answers[model] = " ".join(words.of_model(mine, edges)) or tasks

@@ -143,8 +143,8 @@ def tables(found: Compared) -> Iterator[tuple[tuple[str, ...], list[list[str]]]]
     """The heads and the lines of each table that the terminal shows: figures, lengths, and texts that moved most."""
     several, edges = len(found.pairs) > 1, Edges.of(found.b.record)
     for _, b in found.pairs:
-        heads = (model_at(b), "A", "B", "change", "on the same texts")
-        yield heads, [_figure_line(row) for row in _of(found.figures, b).to_dicts()]
+        lines = [_figure_line(row) for row in _of(found.figures, b).to_dicts()]
+        yield (model_at(b), "A", "B", "change", "on the same texts"), lines
     for _, b in found.pairs:
         cells = _of(found.intervals, b).with_columns((pl.col("by_cosine") + pl.col("by_lengths")).alias("part"))
         moved = cells.filter(pl.col("part").abs() > SAME).sort(pl.col("part").abs(), descending=True).head(_MOST_CELLS)

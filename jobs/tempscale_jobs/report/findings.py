@@ -138,6 +138,14 @@ def labelled(tables: Mapping[str, pl.DataFrame], temperatures: Iterable[str]) ->
     }
 
 
+def of_each_model(tables: Mapping[str, pl.DataFrame], name: str) -> dict[str, dict[str, pl.DataFrame]]:
+    """Each model's rows of the tables, in the order in which the table `name` has the models."""
+    return {
+        model: {key: table.filter(model=model) for key, table in tables.items() if "model" in table.columns}
+        for model in tables[name]["model"].unique(maintain_order=True)
+    }
+
+
 class Document(NamedTuple):
     """What --json prints of a command."""
 

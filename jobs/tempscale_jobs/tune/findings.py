@@ -60,8 +60,8 @@ def overshot(tables: Mapping[str, pl.DataFrame], row: Row) -> Overshot | None:
     """The length that a candidate moves furthest past the fair exposure, decided by `by_correction`; None without one."""
     if "tuning_scores" not in tables:
         before, after = tables["tuning_collapse"]["exposure_long"][0], row["exposure_long"]
-        passed = passes_fair(before, after, row["exposure_long_change_se"])
-        return Overshot("the longest texts", before, after) if passed else None
+        is_past = passes_fair(before, after, row["exposure_long_change_se"])
+        return Overshot("the longest texts", before, after) if is_past else None
     exposure = tables.get("tuning_exposure", pl.DataFrame())
     if row["correction"] is None or exposure.is_empty():
         return None
