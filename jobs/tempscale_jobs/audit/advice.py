@@ -15,7 +15,7 @@ from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import Edges, count, estimate, interval_name, share, share_of, with_error
 
 Row = dict[str, Any]
-_ASKED = {"corpus": "Searches by the corpus's own texts", "queries": "Your queries"}
+_ASKED = {"corpus": "Searches with texts of the corpus", "queries": "Your queries"}
 _MOST = 3
 _CUT = 0.02
 """A smaller share of truncated texts is not worth a line."""

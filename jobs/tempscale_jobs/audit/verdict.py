@@ -23,7 +23,7 @@ def compared(name: str, row: Row, found: Findings) -> str:
         return _NO_CLAIM[state]
     if name == "collapse_gap":
         return f"long texts are {_HOW[state]} than short ones"
-    texts = f"the same {count(row['prefix_texts'], 'text')}"
+    texts = count(row["prefix_texts"], "text")
     return f"{texts} are {_HOW[state]} when cut to {row['prefix_longest']} tokens than when cut to {row['prefix_shortest']}"
 
 
@@ -38,10 +38,9 @@ def answer(row: Row, found: Findings) -> str:
         "absent": "Not measured: fewer than two length intervals have at least 30 texts.",
     }[gap.state]
     if prefix.is_beyond_noise:
-        claim = compared("prefix_gap", row, found)
-        text += f" {claim[0].upper()}{claim[1:]}, by {_size(prefix)}."
+        text += f" {compared('prefix_gap', row, found)}, by {_size(prefix)}."
     elif prefix.state == "noise":
-        text += f" The same {count(row['prefix_texts'], 'text')} cut short and long: no difference beyond noise."
+        text += f" {count(row['prefix_texts'], 'text')} cut short and long: no difference beyond noise."
     return text + _lowered(gap, found)
 
 
@@ -55,7 +54,7 @@ def _lowered(gap: Finding, found: Findings) -> str:
         return " No temperature tried narrows the collapse gap beyond noise."
     best = min(lowered, key=lambda change: change.value or 0.0)
     cosine = found.of(changed("cosine_mean"), gap.model, best.temperature)
-    closer = f", but all texts are then closer together, by {cosine} on average" if cosine.state == "up" else ""
+    closer = f", but raises the mean cosine of all pairs by {cosine}" if cosine.state == "up" else ""
     return f" {best.temperature} narrows the collapse gap by {_size(best)}{closer}."
 
 

@@ -29,7 +29,7 @@ _NOISE = {
     "unknown": "with too few texts to tell whether it is beyond noise",
 }  # fmt: skip
 _CORRECTED = {
-    "overshoots": "overshoots, past the fair 1",
+    "overshoots": "overshoots the fair exposure of 1",
     "less fair": "makes exposure less fair",
     "fairer": "makes exposure fairer",
 }
@@ -143,7 +143,7 @@ def _prefix(row: dict[str, Any], found: Findings, tables: Tables) -> str:
     rows = of_row(tables["prefix_probe"], row).sort("prefix_tokens").to_dicts()
     first, last = rows[0], rows[-1]
     sentence = (
-        f"The same {count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} when cut to "
+        f"{count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} when cut to "
         f"{first['prefix_tokens']} tokens and of {estimate(last, 'cosine_mean')} when cut to {last['prefix_tokens']}: "
         f"a prefix gap of {estimate(row, 'prefix_gap')}, {_NOISE[probed.state]}."
     )
@@ -177,7 +177,7 @@ def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequ
             continue
         parts = [
             f"texts of {interval_name(r['interval'], edges)} tokens are {share(r['texts_share'])} of the corpus and take "
-            f"{share(r['slots_share'])} (exposure {with_error(r['exposure'], r['exposure_se_superpopulation'])})"
+            f"{share(r['slots_share'])} (exposure {_of(r)})"
             for r in sorted(unfair_rows, key=lambda r: -abs(r["exposure"] - 1))[:2]
         ]
         if more := len(unfair_rows) - len(parts):
@@ -197,11 +197,10 @@ def thresholds(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> str:
     sentence = f"Of {count(all_pairs['pairs'], 'random pair')} of texts one in 100 has a cosine of {most} or more"
     if len(same) > 1:
         low, high = (pick(same, key=lambda row: row["percentiles"]["99"]) for pick in (min, max))
-        sentence += (
-            f". For two texts of {interval_name(low['interval_a'], edges)} tokens that cosine is "
-            f"{number(low['percentiles']['99'])}, for two of {interval_name(high['interval_a'], edges)} tokens "
-            f"{number(high['percentiles']['99'])}. So one cut-off for all lengths treats them differently"
-        )
+        reached = [
+            f"of {interval_name(row['interval_a'], edges)} tokens {number(row['percentiles']['99'])}" for row in (low, high)
+        ]
+        sentence += f"; among pairs {', among pairs '.join(reached)}: one cut-off for all lengths treats them differently"
     return f"{sentence}."
 
 
@@ -218,9 +217,10 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     farthest = sorted(before, key=lambda edge: -abs(before[edge]["exposure"] - 1))
     sentences = []
     for decided, says in _CORRECTED.items():
+        places = sorted([edge for edge in farthest if verdicts[edge] == decided][:2])
         moved = [
-            f"{_exposure(before[edge])} becomes {_exposure(after[edge])} for texts of {interval_name(edge, edges)} tokens"
-            for edge in sorted([edge for edge in farthest if verdicts[edge] == decided][:2])
+            f"that of texts of {interval_name(edge, edges)} tokens goes from {_of(before[edge])} to {_of(after[edge])}"
+            for edge in places
         ]
         if moved:
             sentences.append(f"Correcting the cosine for text length {says}: {', '.join(moved)}.")
@@ -228,7 +228,7 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
         sentences = ["Correcting the cosine for text length changes exposure by no more than noise."]
     hubs = before[farthest[0]]["k_occurrence_skewness"], after[farthest[0]]["k_occurrence_skewness"]
     if None not in hubs:
-        sentences.append(f"Hubness {number(hubs[0])} becomes {number(hubs[1])}.")
+        sentences.append(f"Hubness goes from {number(hubs[0])} to {number(hubs[1])}.")
     kept = next((row for _, row in sorted(after.items()) if row["neighbours_kept"] is not None), None)
     if kept is not None:
         texts = f"{_ASKING[asked_by]} of {interval_name(kept['interval'], edges)} tokens"
@@ -237,7 +237,8 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     return " ".join(sentences)
 
 
-def _exposure(row: dict[str, Any]) -> str:
+def _of(row: dict[str, Any]) -> str:
+    """The exposure of a row."""
     return with_error(row["exposure"], row["exposure_se_superpopulation"])
 
 
