@@ -32,6 +32,7 @@ _CORRECTED = {
     "overshoots": "overshoots the fair exposure of 1",
     "less fair": "makes exposure less fair",
     "fairer": "makes exposure fairer",
+    "noise": "changes exposure by no more than noise",
 }
 _ASKING = {"corpus": "texts", "queries": "queries"}
 NOTE = (
@@ -216,16 +217,13 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     verdicts = {edge: _by_correction(before[edge], after[edge], len(before)) for edge in before}
     farthest = sorted(before, key=lambda edge: -abs(before[edge]["exposure"] - 1))
     sentences = []
-    for decided, says in _CORRECTED.items():
+    for decided in [one for one in _CORRECTED if one in verdicts.values() and one != "noise"] or ["noise"]:
         places = sorted([edge for edge in farthest if verdicts[edge] == decided][:2])
         moved = [
             f"that of texts of {interval_name(edge, edges)} tokens goes from {_of(before[edge])} to {_of(after[edge])}"
             for edge in places
         ]
-        if moved:
-            sentences.append(f"Correcting the cosine for text length {says}: {', '.join(moved)}.")
-    if not sentences:
-        sentences = ["Correcting the cosine for text length changes exposure by no more than noise."]
+        sentences.append(f"Correcting the cosine for text length {_CORRECTED[decided]}: {', '.join(moved)}.")
     hubs = before[farthest[0]]["k_occurrence_skewness"], after[farthest[0]]["k_occurrence_skewness"]
     if None not in hubs:
         sentences.append(f"Hubness goes from {number(hubs[0])} to {number(hubs[1])}.")
@@ -245,7 +243,7 @@ def _of(row: dict[str, Any]) -> str:
 def _by_correction(before: dict[str, Any], after: dict[str, Any], lengths: int) -> str:
     """`findings.by_correction` of a length that is one of several; noise where it has too few texts for an error."""
     enough = min(before["texts"], after["texts"]) >= TEXTS_FOR_AN_INTERVAL
-    error, error_after = (row.get("exposure_se_superpopulation") if enough else None for row in (before, after))
+    error, error_after = (row["exposure_se_superpopulation"] if enough else None for row in (before, after))
     return by_correction(before["exposure"], after["exposure"], (error, error_after), together(lengths))
 
 
