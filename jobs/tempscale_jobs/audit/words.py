@@ -162,15 +162,14 @@ def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequ
     sentences = []
     for asked_by in ("corpus", "queries"):
         rows = exposures(tables, row, asked_by)
-        unfair = {r["interval"] for r in rows if found.at(exposed(r["interval"], asked_by), row).is_beyond_noise}
-        unfair_rows = [r for r in rows if r["interval"] in unfair]
+        unfair = [r for r in rows if found.at(exposed(r["interval"], asked_by), row).is_beyond_noise]
         if not rows:
             continue
         k, queries = rows[0]["k"], rows[0]["queries"]
         sampled = f"each of {queries:,} random texts" if queries < row["texts"] else "each text"
         asking = sampled if asked_by == "corpus" else "the query" if queries == 1 else f"{queries:,} queries"
         results = f"the {count(k, 'nearest text')} of {asking}" if k > 1 else f"the nearest text of {asking}"
-        if not unfair_rows:
+        if not unfair:
             sentences.append(
                 f"Search results ({results}) at {row['temperature']}: no length takes more or less than its share beyond "
                 "noise."
@@ -179,9 +178,9 @@ def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequ
         parts = [
             f"texts of {interval_name(r['interval'], edges)} tokens are {share(r['texts_share'])} of the corpus and take "
             f"{share(r['slots_share'])} (exposure {_of(r)})"
-            for r in sorted(unfair_rows, key=lambda r: -abs(r["exposure"] - 1))[:2]
+            for r in sorted(unfair, key=lambda r: -abs(r["exposure"] - 1))[:2]
         ]
-        if more := len(unfair_rows) - len(parts):
+        if more := len(unfair) - len(parts):
             parts.append(f"{more} other length{'s' * (more > 1)} also differ{'s' * (more == 1)} from 1 beyond noise")
         sentences.append(f"Search results ({results}) at {row['temperature']}: {'; '.join(parts)}.")
     return sentences
@@ -248,25 +247,14 @@ def _by_correction(before: dict[str, Any], after: dict[str, Any], lengths: int) 
 
 
 def _effect(reference: dict[str, Any], row: dict[str, Any], found: Findings) -> str:
-    by_state: dict[str, list[str]] = {"moved": [], "noise": [], "unknown": []}
-    for figure, label in FIGURES.items():
-        change = found.at(changed(figure), row)
-        if change.is_beyond_noise:
-            by_state["moved"].append(f"the {label} by {change}")
-        elif change.state != "absent":
-            by_state[change.state].append(f"the {label}")
-    parts = [
-        f"{start} {', '.join(by_state[key])}"
-        for key, start in (
-            ("moved", "it moves"),
-            ("noise", "no difference beyond noise in"),
-            ("unknown", "too few texts to tell for"),
-        )
-        if by_state[key]
-    ]
+    changes = [(f"the {label}", found.at(changed(figure), row)) for figure, label in FIGURES.items()]
+    moved = [f"{label} by {change}" for label, change in changes if change.is_beyond_noise]
+    noise, unknown = ([label for label, change in changes if change.state == state] for state in ("noise", "unknown"))
+    said = {"it moves": moved, "no difference beyond noise in": noise, "too few texts to tell for": unknown}
+    parts = [f"{start} {', '.join(labels)}" for start, labels in said.items() if labels]
     text = f"{row['temperature']} against {reference['temperature']}, on the same texts: "
     text += "; ".join(parts) or "nothing was measured under both"
-    helps = "Only downstream scores can show whether that helps; a" if by_state["moved"] else "A"
+    helps = "Only downstream scores can show whether that helps; a" if moved else "A"
     return f"{text}. {helps} changed temperature means embedding the whole index again."
 
 
