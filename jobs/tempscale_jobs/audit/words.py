@@ -91,11 +91,9 @@ def _independence(known: Mapping[str, Any]) -> list[str]:
         equal = known.get("documents_equal", float(documents))
         few = ""
         if documents < GROUPS_FOR_AN_ERROR:
-            few = f"; fewer than {GROUPS_FOR_AN_ERROR} tell none"
+            few = f"; fewer than {GROUPS_FOR_AN_ERROR} are too few for an error"
         elif equal < EQUAL_DOCUMENTS_FOR_AN_ERROR:
-            few = (
-                f"; they are of such unequal sizes that they tell as little as {equal:.1f} of equal size, which is no error"
-            )
+            few = f"; they are so unequal in size that they count as {equal:.1f}, too few for an error"
         return [f"{basis}{few}."]
     order = known.get("source_order")
     if order is None or not order["alike"]:
