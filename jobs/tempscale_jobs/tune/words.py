@@ -135,7 +135,8 @@ def _collapse(choice: dict[str, Any], table: pl.DataFrame) -> list[str]:
             f"{named(chosen['temperature'], chosen['correction'], names)} changes the prefix gap by "
             f"{with_error(chosen['prefix_gap_change'], chosen['prefix_gap_change_se'])} and the longest texts' exposure by "
             f"{with_error(chosen['exposure_long_change'], chosen['exposure_long_change_se'])}; of the nearest neighbours of "
-            f"short texts {share(chosen['short_kept'])} stay the same, and at no length does the mean cosine rise beyond its error."
+            f"short texts {share(chosen['short_kept'])} stay the same, and at no length does the mean cosine rise beyond "
+            "its error."
         )
     sentences.append(
         "Without labels nothing is known about scores: if you have labels, check the choice with tempscale evaluate."
