@@ -139,7 +139,7 @@ def labels(temperatures: Iterable[str]) -> dict[str, str]:
 
     Long texts that are equal when cut get numbers, so that equal labels mean equal temperatures.
     """
-    short = {text: _label(text) for text in temperatures}
+    short = {text: _label(text) for text in dict.fromkeys(temperatures)}
     label_of: dict[str, str] = {}
     for text, label in short.items():
         alike = [other for other in short if short[other] == label]
