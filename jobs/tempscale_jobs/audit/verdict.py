@@ -54,7 +54,7 @@ def _lowered(gap: Finding, found: Findings) -> str:
         return " No temperature tried narrows the collapse gap beyond noise."
     best = min(lowered, key=lambda change: change.value or 0.0)
     cosine = found.of(changed("cosine_mean"), gap.model, best.temperature)
-    closer = f", but raises the mean cosine of all pairs by {cosine}" if cosine.state == "up" else ""
+    closer = ", but raises the mean cosine" if cosine.state == "up" else ""
     return f" {best.temperature} narrows the collapse gap by {_size(best)}{closer}."
 
 

@@ -18,7 +18,7 @@ from tempscale_jobs.urls import hidden
 _NARROW, _WIDE = 80, 200
 _LINES = 8
 """Lines of an ending, besides those of further models."""
-_OF_ONE = ((4, 2, True), (3, 2, True), (3, 2, False), (3, 1, False), (2, 1, False), (1, 1, False))
+_OF_ONE = ((4, 2, True), (4, 2, False), (3, 2, False), (3, 1, False), (2, 1, False), (1, 1, False))
 """Lines of the answer, lines of what to do, and whether there are figures: the first that fits is taken."""
 _OF_SEVERAL = ((2, 2, True),)
 """The same, of each of several models."""
@@ -84,8 +84,7 @@ def by_model(answers: Mapping[str, str]) -> list[str]:
 def lines_of(ending: Ending) -> list[tuple[str, str]]:
     """The lines of an ending, each with its style: at most eight for one model, two more for each further one.
 
-    An answer has a fourth line if there is room. Where there is too much to say, the figures go first, then the last
-    sentences. A failed gate comes before the answer.
+    Where there is too much to say, the figures go first, then the last sentences. A failed gate comes before the answer.
     """
     first, last = (ending.gate, "") if ending.is_failed else ("", ending.gate)
     first, *answers, figures, advice, last = explained(
