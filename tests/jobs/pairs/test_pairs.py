@@ -187,7 +187,7 @@ def test_the_published_value_with_exponents_under_a_temperature_by_role(source, 
     assert summary["socm_mean"] == pytest.approx(np.mean(values), abs=2e-5)
     assert f" {np.mean(values):.3f} ± " in said(stdout)
     assert "6 pairs of 7 texts" in said(stdout)
-    assert str(out / "tables") in stdout.replace("\n", "")
+    assert str(out / "report.html") in stdout.replace("\n", "")
 
 
 def test_findings_are_printed_as_json(finished, tables):
