@@ -6,10 +6,10 @@ Figures, times and paths are masked, because other tests prove them. After a cha
 
 import os
 import re
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
+from tempscale_jobs.cli.start import print_end
 from tempscale_jobs.outlets import WIDTH
 from tempscale_jobs.runs.storage import Storage
 
@@ -56,7 +56,8 @@ def same(name, text):
 def ending(command, out, capsys):
     """What a command prints when its run in a folder is done: at most eight lines that no terminal wraps."""
     capsys.readouterr()
-    import_module(f"tempscale_jobs.{command}.terminal").close(SimpleNamespace(storage=Storage(str(out))))
+    config = SimpleNamespace(command=command, execution=SimpleNamespace(log_format="text"))
+    print_end(config, SimpleNamespace(storage=Storage(str(out))), as_json=False)
     text = capsys.readouterr().out
     lines = text.splitlines()
     assert lines[0] == ""

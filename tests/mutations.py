@@ -1235,12 +1235,8 @@ ADVICE = Subject(
     )
     + of(
         f"{JOBS}/diagnose/words.py",
-        ("to_do", 'first["direction"] != "falls"', 'first["direction"] == "rises"'),
-        (
-            "to_do",
-            'row["finding"] == "temperature" and row["direction"] == "rises"',
-            'row["finding"] == "temperature"',
-        ),
+        ("to_do", 'change.state != "down"', 'change.state == "up"'),
+        ("to_do", 'row["finding"] == "temperature" and found.state == "up"', 'row["finding"] == "temperature"'),
     )
     + of(
         f"{JOBS}/evaluate/words.py",

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from tempscale_jobs.audit import report
+from tempscale_jobs.report.page import page as page_of
 from tempscale_jobs.tables.audit import (
     COLLAPSE_SUMMARY,
     COLLAPSED_TEXTS,
@@ -167,7 +168,7 @@ class Page(HTMLParser):
 
 def rendered(tables, run, **more):
     """The report as HTML."""
-    return report.render(tables, run, **more).html
+    return page_of(report.report_of(tables, run, **more), run["config"]).html
 
 
 def nights(count, taus=(1.0, 0.8), model="MiniLM", **last):

@@ -119,7 +119,7 @@ def checked_json(command, out):
     printed = StringIO()
     with redirect_stdout(printed):
         print_end(SimpleNamespace(command=command), SimpleNamespace(storage=Storage(str(out))), True)
-    data, stored = json.loads(printed.getvalue()), Findings.stored(read_tables(out))
+    data, stored = json.loads(printed.getvalue()), Findings.read(read_tables(out)["findings"])
     assert data["run"] == str(out)
     assert [row | {"command": ""} for row in data["findings"]] == [row | {"command": ""} for row in stored.as_data()]
     assert len({(row.figure, row.model, row.temperature) for row in stored.rows}) == len(stored.rows)

@@ -8,13 +8,14 @@ import polars as pl
 
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 from tempscale_jobs.audit.findings import exposed, exposures
+from tempscale_jobs.audit.verdict import compared
 from tempscale_jobs.config.nights import NIGHT
 from tempscale_jobs.report.again import again, repeated
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import Edges, count, estimate, interval_name, share, share_of, with_error
 
 Row = dict[str, Any]
-_ASKED = {"corpus": "when texts of the corpus are the queries", "queries": "by your queries"}
+_ASKED = {"corpus": "Searches with texts of the corpus", "queries": "Your queries"}
 _MOST = 3
 _CUT = 0.02
 """A smaller share of truncated texts is not worth a line."""
@@ -126,33 +127,30 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
         return None
     most = max(winning, key=lambda r: r["exposure"])
     name, vectors_given = interval_name(most["interval"], Edges.of(run)), _vectors_given(run)
-    ask = " Whether your users' queries find it so too: --queries with --queries-embedding-column." if vectors_given else ""
+    ask = " To see whether your users' queries do so too: --queries with --queries-embedding-column." * vectors_given
     return Advice.to_run(
         exposed(most["interval"], asked_by),
-        f"Texts of {name} tokens are returned more often than their share {_ASKED[asked_by]}: they are "
+        f"{_ASKED[asked_by]} find texts of {name} tokens too often: these are "
         f"{share(most['texts_share'])} of the corpus and take "
         f"{share(most['slots_share'])} of all results (exposure "
-        f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of equal length avoid that."
+        f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of equal length avoid this."
         + (ask if asked_by == "corpus" else ""),
-        "A temperature may lessen that.",
+        "A temperature may lessen it.",
         _tuned(row, run),
     )
 
 
 def _collapse(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None:
-    sentences = {
-        "prefix_gap": "Longer prefixes of the same texts are closer together",
-        "collapse_gap": "Long texts are closer together",
-    }
-    for name, sentence in sentences.items():
-        if found.at(name, row).state == "up":
-            return Advice.to_run(
-                name,
-                f"{sentence}, by {estimate(row, name)} in mean cosine.",
-                "To find a temperature that lessens it and harms nothing:",
-                _tuned(row, run),
-            )
-    return None
+    name = next((name for name in ("prefix_gap", "collapse_gap") if found.at(name, row).state == "up"), None)
+    if name is None:
+        return None
+    claim = compared(name, row, found)
+    return Advice.to_run(
+        name,
+        f"{claim[0].upper()}{claim[1:]}, by {estimate(row, name)} in mean cosine.",
+        "To find a temperature that lessens the collapse and harms nothing:",
+        _tuned(row, run),
+    )
 
 
 def _tuned(row: Row, run: dict[str, Any]) -> str:
@@ -170,7 +168,7 @@ def _nothing(found: Findings, row: Row, run: dict[str, Any]) -> Advice:
     searched = any(found.at(exposed(edge, asked_by), row).error for edge in edges)
     fair = "search results were not measured"
     if searched:
-        fair = "no length is returned more often than its share beyond noise"
+        fair = "no length is found too often beyond noise"
     nightly = run["config"].get("night") is not None and (line := repeated(run))
     return Advice.to_run(
         "collapse_gap",

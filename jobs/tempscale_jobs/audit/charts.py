@@ -11,7 +11,17 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from tempscale_jobs.report.charts import COLOURS, about_zero, colour, lines, panel_title, point, rule_at, side_by_side
+from tempscale_jobs.report.charts import (
+    COLOURS,
+    about_zero,
+    by_length,
+    colour,
+    lines,
+    panel_title,
+    point,
+    rule_at,
+    side_by_side,
+)
 from tempscale_jobs.report.sections import Drawing, Table
 from tempscale_jobs.report.text import FIGURES, count, interval_name, number, share
 
@@ -22,7 +32,10 @@ _ASKED = {"corpus": "asked by the texts", "queries": "asked by the queries"}
 
 def inside_intervals(table: pl.DataFrame, edges: Sequence[int], name: str, title: str) -> Drawing | None:
     """The mean of a figure over the pairs inside each length interval, a line for each temperature (S1 Fig 1c)."""
-    return _by_length(table.filter(pl.col("interval_a") == pl.col("interval_b")), edges, name, title)
+    inside = table.filter(pl.col("interval_a") == pl.col("interval_b")).to_dicts()
+    columns = f"{name}_mean", f"{name}_se_superpopulation"
+    points = [point(row["temperature"], "", row["interval_a"], *(row[c] for c in columns)) for row in inside]
+    return by_length(points, edges, title, zero=True)
 
 
 def prefix_probe(table: pl.DataFrame) -> Drawing | None:
@@ -37,10 +50,16 @@ def prefix_probe(table: pl.DataFrame) -> Drawing | None:
 
 def exposure_by_length(table: pl.DataFrame, edges: Sequence[int]) -> Drawing | None:
     """Share of the neighbour slots over share of the texts, at the largest k: a dash for each kind of searches."""
-    rows = table.filter(pl.col("k") == pl.col("k").max().over("asked_by"))
-    rows = rows.with_columns(pl.col("asked_by").replace(_ASKED).alias("line"))
-    rows = rows.rename({"interval": "interval_a", "exposure": "exposure_mean"})
-    drawing = _by_length(rows, edges, "exposure", "exposure")
+    rows = table.filter(pl.col("k") == pl.col("k").max().over("asked_by")).to_dicts()
+    kinds = [_ASKED[asked_by] for asked_by in dict.fromkeys(row["asked_by"] for row in rows)]
+    points = [
+        point(
+            row["temperature"], _ASKED[row["asked_by"]] if len(kinds) > 1 else "", row["interval"], row["exposure"],
+            row["exposure_se_superpopulation"],
+        )
+        for row in rows
+    ]  # fmt: skip
+    drawing = by_length(points, edges, "exposure", kinds, zero=True)
     if drawing is None:
         return None
     return drawing._replace(chart=alt.layer(rule_at(1), drawing.chart).properties(width="container", height=260))
@@ -71,20 +90,6 @@ def exposure_corrected(before: pl.DataFrame, after: pl.DataFrame, edges: Sequenc
         for name, table in (("cosine", before), ("corrected by length", after))
     ]
     return exposure_by_length(pl.concat([table.select(before.columns) for table in tables]), edges)
-
-
-def _by_length(table: pl.DataFrame, edges: Sequence[int], name: str, title: str) -> Drawing | None:
-    """A figure's mean over length intervals: a line for each temperature, and a dash for each `line` of the table."""
-    names = [interval_name(edge, edges) for edge in sorted(table["interval_a"].unique())]
-    kinds = table["line"].unique(maintain_order=True).to_list() if "line" in table.columns else []
-    rows = [
-        point(
-            row["temperature"], row["line"] if len(kinds) > 1 else "", interval_name(row["interval_a"], edges),
-            row[f"{name}_mean"], row[f"{name}_se_superpopulation"],
-        )
-        for row in table.to_dicts()
-    ]  # fmt: skip
-    return lines(rows, names, ("length in tokens", title), kinds, zero=True)
 
 
 def heatmap(table: pl.DataFrame, edges: Sequence[int]) -> Drawing | None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
 
 from tempscale_jobs.audit import charts, verdict
 from tempscale_jobs.audit.advice import advice
-from tempscale_jobs.audit.words import NOTE, corrected, headline, labelled, left_out, protocol, thresholds
+from tempscale_jobs.audit.words import NOTE, corrected, in_words, labelled, left_out, protocol, thresholds
 from tempscale_jobs.nights.charts import over_nights
 from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.nights.night import failure_in_words, notes_in_brief
 from tempscale_jobs.report.findings import Findings
-from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Part, Report, Section, Table, caption, drawn, group, subject, tabled
 from tempscale_jobs.report.text import (
@@ -37,11 +36,6 @@ Row = dict[str, Any]
 _SHOWN = 5
 
 
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Sequence[Section] = ()) -> Page:
-    """The page of `report_of`."""
-    return page(report_of(tables, run, sections), run["config"])
-
-
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Sequence[Section] = ()) -> Report:
     """The report of an audit, from its tables by name (`excerpts` may be absent) and the content of run.json.
 
@@ -50,14 +44,14 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Se
     # A run of an older version lacks the newer tables.
     known = {t.name: pl.DataFrame(pl.from_arrow(t.schema().empty_table())) for t in TABLES if t is not EXCERPTS}
     tables = known | tables
-    names, edges = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True)), Edges.of(run)
+    names, edges = labels(tables["collapse_summary"]["temperature"]), Edges.of(run)
     tables = labelled(tables, edges)
     trend = pl.DataFrame(run.get("trend", []), infer_schema_length=None)
     if not trend.is_empty():
         trend = trend.with_columns(pl.col("temperature").replace(names))
     parts = [
-        _part(f"m{place}", name, sentences, _Audited(tables, trend, run))
-        for place, (name, sentences) in enumerate(headline(tables, edges).items())
+        _part(f"m{place}", name, tables, trend, run)
+        for place, name in enumerate(tables["collapse_summary"]["model"].unique(maintain_order=True))
     ]
     gate = tables["gate"].to_dicts() if "gate" in tables else []
     return Report(
@@ -108,15 +102,6 @@ def _gate(rows: list[Row], run: dict[str, Any]) -> list[Section]:
 # ---------------------------------------------------------------------------------------------- one model
 
 
-class _Audited(NamedTuple):
-    """What the part of a model is made of."""
-
-    tables: dict[str, pl.DataFrame]
-    trend: pl.DataFrame
-    """The nights of the record."""
-    run: dict[str, Any]
-
-
 class _Model(NamedTuple):
     """One model of an audit."""
 
@@ -134,9 +119,8 @@ class _Model(NamedTuple):
         return "queries" if "queries" in self.run else "corpus"
 
 
-def _part(place: str, name: str, sentences: Sequence[str], audited: _Audited) -> Part:
-    """What the report says of one model."""
-    tables, trend, run = audited
+def _part(place: str, name: str, tables: dict[str, pl.DataFrame], trend: pl.DataFrame, run: dict[str, Any]) -> Part:
+    """What the report says of one model; `trend` has the nights of the record."""
     of_model = {key: table.filter(model=name) for key, table in tables.items() if "model" in table.columns}
     model = _Model(place, of_model, of_model["collapse_summary"].to_dicts(), Edges.of(run), run)
     first, found = model.rows[0], Findings.read(tables["findings"])
@@ -155,7 +139,7 @@ def _part(place: str, name: str, sentences: Sequence[str], audited: _Audited) ->
         verdict.figures(first, found, trend if trend.is_empty() else trend.filter(model=name), place),
         [(line.text, line.command) for line in advice(tables, first, run)],
         [
-            Section("In words", sentences, NOTE),
+            Section("In words", in_words(of_model, model.edges), NOTE),
             *_length(model),
             *_exposure(model, corrected(tables, first, model.asked_by, model.edges)),
             *_threshold(model),
@@ -185,7 +169,7 @@ def _exposure(model: _Model, sentence: str) -> list[Section]:
     before, after = (model.tables[name] for name in ("exposure", "exposure_corrected"))
     corrected_too = drawn(model.id, "corrected", charts.exposure_corrected(before, after, model.edges, model.asked_by))
     return group(
-        "Whose texts fill the results",
+        "Exposure: which lengths fill the results",
         drawn(model.id, "exposure", charts.exposure_by_length(before, model.edges)),
         corrected_too,
         sentences=[sentence] if sentence and corrected_too else [],
@@ -198,9 +182,9 @@ def _threshold(model: _Model) -> list[Section]:
     sentence = thresholds(card, model.edges)
     if not sentence:
         none = "There are no percentiles of random pairs: not every pair was compared. A sample has them:"
-        return [Section("Which threshold", [f"{none} --cosine full --sample 20000."], folded=True)]
+        return [Section("Which cosine is high", [f"{none} --cosine full --sample 20000."], folded=True)]
     return group(
-        "Which threshold",
+        "Which cosine is high",
         drawn(model.id, "thresholds", charts.percentiles(card, model.edges)),
         tabled("percentiles", _percentiles(card, model.edges)),
         sentences=[sentence],
@@ -281,27 +265,26 @@ def _searched(model: _Model, ranking: str) -> list[str]:
 
 def _by_temperature(model: _Model, encoded: Sequence[str]) -> list[Section]:
     """Every figure under every temperature."""
-    written: dict[str, Callable[[Row, str], str]] = dict.fromkeys((*FIGURES, "exposure_short", "exposure_long"), estimate)
-    written |= dict.fromkeys(("effective_rank", "k_occurrence_skewness"), lambda row, name: number(row[name]))
-    written |= dict.fromkeys(("near_duplicate_pairs", "texts"), _counted)
-    rows = [(NAMES[name], *(write(row, name) for row in model.rows)) for name, write in written.items()]
+    estimated, plain, counted = (
+        (*FIGURES, "exposure_short", "exposure_long"), ("effective_rank", "k_occurrence_skewness"),
+        ("near_duplicate_pairs", "texts"),
+    )  # fmt: skip
+    rows = [(NAMES[name], *(estimate(row, name) for row in model.rows)) for name in estimated]
+    rows += [(NAMES[name], *(number(row[name]) for row in model.rows)) for name in plain]
+    rows += [(NAMES[name], *("–" if row[name] is None else f"{row[name]:,}" for row in model.rows)) for name in counted]
     table = Table(("figure", *(row["temperature"] for row in model.rows)), rows)
     return [Section("Figures by temperature", encoded, table=table, folded=True)]
-
-
-def _counted(row: Row, name: str) -> str:
-    return "–" if row[name] is None else f"{row[name]:,}"
 
 
 def _assumptions(model: _Model) -> list[Section]:
     """How often the assumptions of the papers do not hold."""
     heads = (
-        "temperature", "texts with tr Σ > 2", "pairs with SOCM > 1", "texts that meet Appendix J's condition", "truncated",
+        "temperature", "texts with tr Σ > 2", "texts with tokens alike", "pairs with SOCM > 1", "texts truncated",
     )  # fmt: skip
     cells = [
         (
-            row["temperature"], share_of(row, "spread_over_2_share"), share(row["socm_over_1_share"]),
-            share_of(row, "within_cosine_over_third_share"), share_of(row, "truncated_share"),
+            row["temperature"], share_of(row, "spread_over_2_share"), share_of(row, "within_cosine_over_third_share"),
+            share(row["socm_over_1_share"]), share_of(row, "truncated_share"),
         )
         for row in model.rows
     ]  # fmt: skip

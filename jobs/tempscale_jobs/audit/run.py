@@ -308,5 +308,6 @@ def _write_report(run: Run, record: dict[str, Any]) -> None:
 
 def _page(tables: dict[str, pl.DataFrame], record: dict[str, Any]) -> Page:
     from tempscale_jobs.audit import report  # What draws it takes a second to import, and Ray starts before.
+    from tempscale_jobs.report.page import page
 
-    return report.render(tables, record)
+    return page(report.report_of(tables, record), record["config"])

@@ -21,6 +21,7 @@ from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.config.nights import SHARES
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
+from tempscale_jobs.report.text import Edges
 from tempscale_jobs.runs.folder import CALIBRATION, Model, Run, all_means_by_text, means_by_text
 from tempscale_jobs.steps import calibration
 from tempscale_jobs.steps.blocks import COSINE
@@ -68,7 +69,8 @@ def tables_of(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
         rankings = [tables[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
         tables["excerpts"] = _excerpts(run, index, layouts, rankings)
     read = {name: pl.DataFrame(pl.from_arrow(tables[name])) for name in findings.READ}
-    tables["findings"] = findings.decide(read, config.analysis.intervals).table()
+    edges = Edges.cut(config.analysis.intervals, [model.max_length for model in models], config.embedding.long)
+    tables["findings"] = findings.decide(read, edges).table()
     return tables
 
 

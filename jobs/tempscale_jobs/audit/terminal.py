@@ -17,15 +17,14 @@ from tempscale_jobs.nights.notify import github_lines
 from tempscale_jobs.nights.record import is_quick
 from tempscale_jobs.report.again import again
 from tempscale_jobs.report.findings import Document, Finding, Findings
-from tempscale_jobs.report.screen import Ending, Screen, by_model, print_ending
+from tempscale_jobs.report.screen import Ending, by_model
 from tempscale_jobs.report.text import FIGURES, Edges, estimate
-from tempscale_jobs.runs.folder import DONE, Run, load_tables
-from tempscale_jobs.urls import masked
+
+Tables = dict[str, pl.DataFrame]
 
 
-def document(run: Run) -> Document:
+def document(tables: Tables, record: dict[str, Any], root: str) -> Document:
     """The answer for each model, the gate's verdict and the findings with their commands, for other programs."""
-    record, tables = run.storage.read_json(DONE), load_tables(run.storage)
     edges, judged = Edges.of(record), record["gate"]
     tables = with_findings(tables, edges)
     found, commands = Findings.read(tables["findings"]), dict[Finding, str]()
@@ -36,34 +35,28 @@ def document(run: Run) -> Document:
     named_findings = Findings.read(named["findings"])
     answers = {row["model"]: verdict.answer(row, named_findings) for row in _first(named)}
     gate = {"verdict": judged["verdict"], "failed": judged["failed"], "notes": notes(judged)}
-    return Document(run.storage.root, answers, found.with_commands(commands), {"gate": gate})
+    return Document(root, answers, found.with_commands(commands), {"gate": gate})
 
 
-def _first(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
+def _first(tables: Tables) -> list[dict[str, Any]]:
     """Each model's row of collapse_summary at its first temperature."""
     rows: list[dict[str, Any]] = tables["collapse_summary"].unique("model", keep="first", maintain_order=True).to_dicts()
     return rows
 
 
-def close(run: Run) -> None:
-    """Print the answer, the figures, what to do, the gate's verdict and where the report is, on standard output."""
-    record = run.storage.read_json(DONE)
-    print_ending(ending(load_tables(run.storage), record, masked(run.storage.root)))
-    if record["gate"]["verdict"] != "none" and os.environ.get("GITHUB_ACTIONS") == "true":
-        Screen().print("\n".join(github_lines(record)), highlight=False, soft_wrap=True, markup=False)
-
-
-def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -> Ending:
+def ending(tables: Tables, record: dict[str, Any], root: str) -> Ending:
     """What is said of an audit, from its tables, the content of run.json and the name of its folder."""
     named, judged = labelled(tables, Edges.of(record)), record["gate"]
     found = Findings.read(named["findings"])
     rows = _first(named)
-    answers = [verdict.answer(row, found) for row in rows]
-    named_answers = by_model([row["model"] for row in rows], answers)
-    said = Ending(named_answers, f"report  {root}/report.html", gate=_gate(judged), is_failed=judged["verdict"] == "failed")
+    answers = {row["model"]: verdict.answer(row, found) for row in rows}
+    said = Ending(
+        by_model(answers), f"report  {root}/report.html", gate=_gate(judged), is_failed=judged["verdict"] == "failed",
+        annotations=github_lines(record) if os.environ.get("GITHUB_ACTIONS") == "true" else (),
+    )  # fmt: skip
     if len(rows) > 1:
         return said
-    (row,), (answer,), to_do = rows, answers, advice(named, rows[0], record)[0]
+    (row,), (answer,), to_do = rows, answers.values(), advice(named, rows[0], record)[0]
     if is_quick(record):
         partial = "A quick audit measures one temperature, and neither second-order collapse nor prefixes."
         to_do = Advice.to_run("socm_mean", partial, "The whole audit:", again(record, None, "audit", beside="whole"))

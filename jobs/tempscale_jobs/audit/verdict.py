@@ -12,36 +12,36 @@ from tempscale_jobs.report.sections import Figure
 from tempscale_jobs.report.text import FIGURES, count, estimate, number, parted, signed
 
 Row = dict[str, Any]
-_GAP = {
-    "up": "Yes: longer texts are closer together, by {collapse} in mean cosine.",
-    "down": "No: longer texts are further apart, by {collapse} in mean cosine.",
-    "noise": "No difference by length beyond noise: long and short texts differ by at most {most} in mean cosine.",
-    "unknown": "Not known: too few texts to tell whether longer ones are closer together.",
-    "absent": "Not measured by length: fewer than two length intervals have at least 30 texts.",
-}
-_PREFIX = {
-    "up": " Longer prefixes of the same {texts} are closer together, by {prefix}.",
-    "down": " Longer prefixes of the same {texts} are further apart, by {prefix}.",
-    "noise": " Longer prefixes of the same {texts}: no difference beyond noise.",
-}
-_SAYS = {
-    "collapse_gap": {
-        "up": "long texts are closer together", "down": "long texts are further apart",
-        "noise": "no difference beyond noise",
-    },
-    "prefix_gap": {
-        "up": "longer prefixes are closer together", "down": "longer prefixes are further apart",
-        "noise": "no difference beyond noise",
-    },
-}  # fmt: skip
+_HOW = {"up": "closer together", "down": "further apart"}
+_NO_CLAIM = {"noise": "no difference beyond noise", "unknown": "not known", "absent": "not measured"}
+
+
+def compared(name: str, row: Row, found: Findings) -> str:
+    """What the collapse gap or the prefix gap says, in words."""
+    state = found.at(name, row).state
+    if state not in _HOW:
+        return _NO_CLAIM[state]
+    if name == "collapse_gap":
+        return f"long texts are {_HOW[state]} than short ones"
+    texts = count(row["prefix_texts"], "text")
+    return f"{texts} are {_HOW[state]} when cut to {row['prefix_longest']} tokens than when cut to {row['prefix_shortest']}"
 
 
 def answer(row: Row, found: Findings) -> str:
     """The answer to «do these embeddings collapse?», from the first row of collapse_summary and the findings."""
     gap, prefix = found.at("collapse_gap", row), found.at("prefix_gap", row)
-    text = _GAP[gap.state] + _PREFIX.get(prefix.state, "")
-    texts, most = count(row["prefix_texts"] or 0, "text"), number(gap.largest)
-    return text.format(collapse=_size(gap), prefix=_size(prefix), texts=texts, most=most) + _lowered(gap, found)
+    text = {
+        "up": f"Yes: {compared('collapse_gap', row, found)}, by {_size(gap)} in mean cosine.",
+        "down": f"No: {compared('collapse_gap', row, found)}, by {_size(gap)} in mean cosine.",
+        "noise": f"No difference beyond noise: long and short texts differ by at most {number(gap.largest)} in mean cosine.",
+        "unknown": "Not known: too few texts to tell whether long texts are closer together than short ones.",
+        "absent": "Not measured: fewer than two length intervals have at least 30 texts.",
+    }[gap.state]
+    if prefix.is_beyond_noise:
+        text += f" {compared('prefix_gap', row, found)}, by {_size(prefix)}."
+    elif prefix.state == "noise":
+        text += f" {count(row['prefix_texts'], 'text')} cut short and long: no difference beyond noise."
+    return text + _lowered(gap, found)
 
 
 def _lowered(gap: Finding, found: Findings) -> str:
@@ -53,7 +53,9 @@ def _lowered(gap: Finding, found: Findings) -> str:
     if not lowered:
         return " No temperature tried narrows the collapse gap beyond noise."
     best = min(lowered, key=lambda change: change.value or 0.0)
-    return f" {best.temperature} narrows the collapse gap by {_size(best)}."
+    cosine = found.of(changed("cosine_mean"), gap.model, best.temperature)
+    closer = ", but raises the mean cosine" if cosine.state == "up" else ""
+    return f" {best.temperature} narrows the collapse gap by {_size(best)}{closer}."
 
 
 def _size(finding: Finding) -> str:
@@ -76,8 +78,8 @@ def figures(row: Row, found: Findings, trend: pl.DataFrame, place: str) -> list[
 
 
 def _says(row: Row, name: str, found: Findings) -> str:
-    if name in _SAYS:
-        return _SAYS[name].get(found.at(name, row).state, "not known" if row[name] is not None else "not measured")
+    if name in ("collapse_gap", "prefix_gap"):
+        return compared(name, row, found)
     if row[name] is None:
         return "not measured"
     if name == "socm_mean" and row["socm_groups"] is not None:

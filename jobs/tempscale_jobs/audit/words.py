@@ -10,6 +10,7 @@ import polars as pl
 from tempscale.stats.enough import EQUAL_DOCUMENTS_FOR_AN_ERROR, GROUPS_FOR_AN_ERROR, TEXTS_FOR_AN_INTERVAL
 from tempscale_jobs.audit.findings import by_correction, exposed, exposures, of_row, together, with_findings
 from tempscale_jobs.corpus.rows import mention_rejected
+from tempscale_jobs.report import findings
 from tempscale_jobs.report.findings import Findings, changed
 from tempscale_jobs.report.text import (
     FIGURES,
@@ -17,30 +18,34 @@ from tempscale_jobs.report.text import (
     encoding,
     estimate,
     interval_name,
-    labels,
     number,
     share,
-    share_of,
     with_error,
 )
 
 _ENDS = ("shortest", "longest")
+_NOISE = {
+    "up": "beyond noise", "down": "beyond noise, and the opposite of collapse", "noise": "no difference beyond noise",
+    "unknown": "with too few texts to tell whether it is beyond noise",
+}  # fmt: skip
+_CORRECTED = {
+    "overshoots": "overshoots the fair exposure of 1",
+    "less fair": "makes exposure less fair",
+    "fairer": "makes exposure fairer",
+    "noise": "changes exposure by no more than noise",
+}
 _ASKING = {"corpus": "texts", "queries": "queries"}
 NOTE = (
-    "± is a 95 % interval for texts drawn like these (1.96 standard errors, from per-text means because pairs share texts), "
-    "or for documents where texts are parts of named documents; ± ? means too few of them to tell. "
+    "± is a 95 % confidence interval for texts drawn like these (1.96 standard errors, from per-text means because pairs "
+    "share texts), or for documents where texts are parts of named documents; ± ? means too few of them to tell. "
     "To describe these texts alone the error is smaller, and 0 if none was left out: the …_se columns of the tables."
 )
 Tables = dict[str, pl.DataFrame]
 
 
 def labelled(tables: Tables, edges: Sequence[int]) -> Tables:
-    """The tables with a short label in place of each temperature and each reference, and with the findings."""
-    names = labels(tables["collapse_summary"]["temperature"].unique(maintain_order=True))
-    return {
-        key: table.with_columns(pl.col(c).replace(names) for c in ("temperature", "reference") if c in table.columns)
-        for key, table in with_findings(tables, edges).items()
-    }
+    """The tables with short labels of temperatures, and with the findings."""
+    return findings.labelled(with_findings(tables, edges), tables["collapse_summary"]["temperature"])
 
 
 # ---------------------------------------------------------------------------------------------- sentences
@@ -86,11 +91,9 @@ def _independence(known: Mapping[str, Any]) -> list[str]:
         equal = known.get("documents_equal", float(documents))
         few = ""
         if documents < GROUPS_FOR_AN_ERROR:
-            few = f"; fewer than {GROUPS_FOR_AN_ERROR} tell none"
+            few = f"; fewer than {GROUPS_FOR_AN_ERROR} are too few for an error"
         elif equal < EQUAL_DOCUMENTS_FOR_AN_ERROR:
-            few = (
-                f"; they are of such unequal sizes that they tell as little as {equal:.1f} of equal size, which is no error"
-            )
+            few = f"; they are so unequal in size that they count as {equal:.1f}, too few for an error"
         return [f"{basis}{few}."]
     order = known.get("source_order")
     if order is None or not order["alike"]:
@@ -105,80 +108,51 @@ def _independence(known: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def headline(tables: Tables, edges: Sequence[int]) -> dict[str, list[str]]:
-    """The report's sentences by model, from the tables that `labelled` returns and the lower edges of the intervals."""
-    sentences, found = {}, Findings.read(tables["findings"])
-    for model, table in tables["collapse_summary"].group_by("model", maintain_order=True):
-        rows = table.to_dicts()
-        sentences[str(model[0])] = [
-            _length(rows[0], found, tables, edges),
-            _prefix(rows[0], found, tables, edges),
-            *_exposures(rows[0], found, tables, edges),
-            *(_effect(rows[0], row, found) for row in rows[1:]),
-            _second_order(rows[0]),
-            _assumptions(rows[0]),
-        ]
-    return sentences
+def in_words(tables: Tables, edges: Sequence[int]) -> list[str]:
+    """The report's sentences on one model, from its tables as `labelled` returns them."""
+    found, (first, *others) = Findings.read(tables["findings"]), tables["collapse_summary"].to_dicts()
+    return [
+        _length(first, found, tables, edges),
+        _prefix(first, found, tables),
+        *_exposures(first, found, tables, edges),
+        *(_effect(first, row, found) for row in others),
+        _second_order(first),
+    ]
 
 
 def _length(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> str:
     state = found.at("collapse_gap", row).state
     if state == "absent":
         return "Length collapse cannot be measured: fewer than two length intervals have at least 30 texts."
-    start = {
-        "up": "Longer texts are closer together",
-        "down": "Longer texts are further apart, the opposite of length collapse",
-        "noise": "Longer texts: no difference beyond noise",
-        "unknown": "It is not known whether longer texts are closer together: too few texts to tell",
-    }[state]
     cells = of_row(tables["length_collapse"], row).filter(pl.col("interval_a") == pl.col("interval_b"))
     short, long = (cells.row(by_predicate=pl.col("interval_a") == row[f"gap_{end}"], named=True) for end in _ENDS)
-    names = _gap_names(row, edges)
+    names = [interval_name(row[f"gap_{end}"], edges) for end in _ENDS]
     return (
-        f"{start}. At {row['temperature']} two texts of {names[1]} tokens have a mean cosine of "
+        f"At {row['temperature']} two texts of {names[1]} tokens have a mean cosine of "
         f"{estimate(long, 'cosine_mean')}, two of {names[0]} tokens {estimate(short, 'cosine_mean')}: "
-        f"a collapse gap of {estimate(row, 'collapse_gap')}."
+        f"a collapse gap of {estimate(row, 'collapse_gap')}, {_NOISE[state]}."
     )
 
 
-def _gap_names(row: dict[str, Any], edges: Sequence[int]) -> list[str]:
-    return [interval_name(row[f"gap_{end}"], edges) for end in _ENDS]
-
-
-def _prefix(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> str:
+def _prefix(row: dict[str, Any], found: Findings, tables: Tables) -> str:
     """How prefixes of the same texts change with their length, within the range of the probe."""
-    gap, probed = (found.at(figure, row).state for figure in ("collapse_gap", "prefix_gap"))
-    if probed == "absent":
+    gap, probed = found.at("collapse_gap", row), found.at("prefix_gap", row)
+    if probed.state == "absent":
         return "Prefixes of the same texts were not compared: too few texts are long enough, or the probe was left out."
-    start = {
-        "up": "Longer prefixes of the same texts are closer together",
-        "down": "Longer prefixes of the same texts are further apart",
-        "noise": "Longer prefixes of the same texts: no difference beyond noise",
-        "unknown": "Whether longer prefixes of the same texts are closer together is not known: too few texts to tell",
-    }[probed]
     rows = of_row(tables["prefix_probe"], row).sort("prefix_tokens").to_dicts()
     first, last = rows[0], rows[-1]
-    return (
-        f"{start}. {count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} when cut to "
+    sentence = (
+        f"{count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} when cut to "
         f"{first['prefix_tokens']} tokens and of {estimate(last, 'cosine_mean')} when cut to {last['prefix_tokens']}: "
-        f"a prefix gap of {estimate(row, 'prefix_gap')}. {_with_collapse_gap(row, gap, probed, edges)} "
-        f"Of texts below {first['prefix_tokens']} or above {last['prefix_tokens']} tokens the probe says nothing."
+        f"a prefix gap of {estimate(row, 'prefix_gap')}, {_NOISE[probed.state]}."
     )
-
-
-def _with_collapse_gap(row: dict[str, Any], gap: str, probed: str, edges: Sequence[int]) -> str:
-    """Compare the prefix gap with the collapse gap, which spans other lengths and compares different texts."""
-    if gap == "absent":
-        return "There is no collapse gap to compare it with."
-    short, long = _gap_names(row, edges)
-    named = f"the collapse gap ({estimate(row, 'collapse_gap')}, between different texts of {short} and of {long} tokens)"
-    if gap == "unknown":
-        return f"Too few texts to tell how {named} compares."
-    if gap == "noise":
-        return f"T{named[1:]} is no difference beyond noise."
-    if probed in ("noise", "unknown"):
-        return f"So the probe does not show {named} for the same texts."
-    return f"It has the {'same sign as' if probed == gap else 'opposite sign to'} {named}."
+    if gap.is_beyond_noise and not probed.is_beyond_noise:
+        sentence += " So the collapse gap, which is between different texts, is not shown for the same texts."
+    elif gap.is_beyond_noise:
+        sign = "same sign as" if probed.state == gap.state else "opposite sign to"
+        sentence += f" It has the {sign} the collapse gap, which is between different texts."
+    ends = f"below {first['prefix_tokens']} or above {last['prefix_tokens']} tokens"
+    return f"{sentence} Of lengths {ends} the probe says nothing."
 
 
 def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> list[str]:
@@ -186,15 +160,14 @@ def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequ
     sentences = []
     for asked_by in ("corpus", "queries"):
         rows = exposures(tables, row, asked_by)
-        unfair = {r["interval"] for r in rows if found.at(exposed(r["interval"], asked_by), row).is_beyond_noise}
-        unfair_rows = [r for r in rows if r["interval"] in unfair]
+        unfair = [r for r in rows if found.at(exposed(r["interval"], asked_by), row).is_beyond_noise]
         if not rows:
             continue
         k, queries = rows[0]["k"], rows[0]["queries"]
         sampled = f"each of {queries:,} random texts" if queries < row["texts"] else "each text"
         asking = sampled if asked_by == "corpus" else "the query" if queries == 1 else f"{queries:,} queries"
         results = f"the {count(k, 'nearest text')} of {asking}" if k > 1 else f"the nearest text of {asking}"
-        if not unfair_rows:
+        if not unfair:
             sentences.append(
                 f"Search results ({results}) at {row['temperature']}: no length takes more or less than its share beyond "
                 "noise."
@@ -202,9 +175,11 @@ def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequ
             continue
         parts = [
             f"texts of {interval_name(r['interval'], edges)} tokens are {share(r['texts_share'])} of the corpus and take "
-            f"{share(r['slots_share'])} (exposure {with_error(r['exposure'], r['exposure_se_superpopulation'])})"
-            for r in sorted(unfair_rows, key=lambda r: -abs(r["exposure"] - 1))[:2]
+            f"{share(r['slots_share'])} (exposure {_of(r)})"
+            for r in sorted(unfair, key=lambda r: -abs(r["exposure"] - 1))[:2]
         ]
+        if more := len(unfair) - len(parts):
+            parts.append(f"{more} other length{'s' * (more > 1)} also differ{'s' * (more == 1)} from 1 beyond noise")
         sentences.append(f"Search results ({results}) at {row['temperature']}: {'; '.join(parts)}.")
     return sentences
 
@@ -220,11 +195,10 @@ def thresholds(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> str:
     sentence = f"Of {count(all_pairs['pairs'], 'random pair')} of texts one in 100 has a cosine of {most} or more"
     if len(same) > 1:
         low, high = (pick(same, key=lambda row: row["percentiles"]["99"]) for pick in (min, max))
-        sentence += (
-            f". For two texts of {interval_name(low['interval_a'], edges)} tokens that cosine is "
-            f"{number(low['percentiles']['99'])}, for two of {interval_name(high['interval_a'], edges)} tokens "
-            f"{number(high['percentiles']['99'])}: one threshold treats them differently"
-        )
+        reached = [
+            f"of {interval_name(row['interval_a'], edges)} tokens {number(row['percentiles']['99'])}" for row in (low, high)
+        ]
+        sentence += f"; among pairs {', among pairs '.join(reached)}: one cut-off for all lengths treats them differently"
     return f"{sentence}."
 
 
@@ -238,63 +212,54 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     if not before:
         return ""
     verdicts = {edge: _by_correction(before[edge], after[edge], len(before)) for edge in before}
-    places = sorted(before, key=lambda edge: (verdicts[edge] != "overshoots", -abs(before[edge]["exposure"] - 1)))
-    worst = places[0]
-    moved = [
-        f"{number(before[edge]['exposure'])} becomes {number(after[edge]['exposure'])} for texts of "
-        f"{interval_name(edge, edges)} tokens"
-        for edge in sorted(places[:2])
-    ]
-    says = {
-        "overshoots": "overshoots: exposure (1 is fair) passes to the other side of 1",
-        "fairer": "makes exposure fairer (1 is fair), and no text has to be embedded again",
-        "less fair": "makes exposure less fair (1 is fair)",
-        "noise": "changes exposure (1 is fair) by no more than noise",
-    }[verdicts[worst]]
-    sentence = f"Correcting the cosine for text length {says}: {', '.join(moved)}"
-    hubs = before[worst]["k_occurrence_skewness"], after[worst]["k_occurrence_skewness"]
+    farthest = sorted(before, key=lambda edge: -abs(before[edge]["exposure"] - 1))
+    sentences = []
+    for decided in [one for one in _CORRECTED if one in verdicts.values() and one != "noise"] or ["noise"]:
+        places = sorted([edge for edge in farthest if verdicts[edge] == decided][:2])
+        moved = [
+            f"that of texts of {interval_name(edge, edges)} tokens goes from {_of(before[edge])} to {_of(after[edge])}"
+            for edge in places
+        ]
+        sentences.append(f"Correcting the cosine for text length {_CORRECTED[decided]}: {', '.join(moved)}.")
+    hubs = before[farthest[0]]["k_occurrence_skewness"], after[farthest[0]]["k_occurrence_skewness"]
     if None not in hubs:
-        sentence += f"; hubness {number(hubs[0])} becomes {number(hubs[1])}"
+        sentences.append(f"Hubness goes from {number(hubs[0])} to {number(hubs[1])}.")
     kept = next((row for _, row in sorted(after.items()) if row["neighbours_kept"] is not None), None)
     if kept is not None:
         texts = f"{_ASKING[asked_by]} of {interval_name(kept['interval'], edges)} tokens"
-        sentence += f"; of the {kept['k']} nearest neighbours of {texts}, {share(kept['neighbours_kept'])} stay the same"
-    return f"{sentence}."
+        stay = share(kept["neighbours_kept"])
+        sentences.append(f"Of the {count(kept['k'], 'nearest neighbour')} of {texts}, {stay} stay the same.")
+    return " ".join(sentences)
+
+
+def _of(row: dict[str, Any]) -> str:
+    """The exposure of a row."""
+    return with_error(row["exposure"], row["exposure_se_superpopulation"])
 
 
 def _by_correction(before: dict[str, Any], after: dict[str, Any], lengths: int) -> str:
     """`findings.by_correction` of a length that is one of several; noise where it has too few texts for an error."""
     enough = min(before["texts"], after["texts"]) >= TEXTS_FOR_AN_INTERVAL
-    error, error_after = (row.get("exposure_se_superpopulation") if enough else None for row in (before, after))
+    error, error_after = (row["exposure_se_superpopulation"] if enough else None for row in (before, after))
     return by_correction(before["exposure"], after["exposure"], (error, error_after), together(lengths))
 
 
 def _effect(reference: dict[str, Any], row: dict[str, Any], found: Findings) -> str:
-    by_state: dict[str, list[str]] = {"moved": [], "noise": [], "unknown": []}
-    for figure, label in FIGURES.items():
-        change = found.at(changed(figure), row)
-        if change.is_beyond_noise:
-            by_state["moved"].append(f"the {label} by {change}")
-        elif change.state != "absent":
-            by_state[change.state].append(f"the {label}")
-    parts = [
-        f"{start} {', '.join(by_state[key])}"
-        for key, start in (
-            ("moved", "it moves"),
-            ("noise", "no difference beyond noise in"),
-            ("unknown", "too few texts to tell for"),
-        )
-        if by_state[key]
-    ]
+    changes = [(f"the {label}", found.at(changed(figure), row)) for figure, label in FIGURES.items()]
+    moved = [f"{label} by {change}" for label, change in changes if change.is_beyond_noise]
+    noise, unknown = ([label for label, change in changes if change.state == state] for state in ("noise", "unknown"))
+    said = {"it moves": moved, "no difference beyond noise in": noise, "too few texts to tell for": unknown}
+    parts = [f"{start} {', '.join(labels)}" for start, labels in said.items() if labels]
     text = f"{row['temperature']} against {reference['temperature']}, on the same texts: "
     text += "; ".join(parts) or "nothing was measured under both"
-    helps = "Only downstream scores can show whether that helps; a" if by_state["moved"] else "A"
+    helps = "Only downstream scores can show whether that helps; a" if moved else "A"
     return f"{text}. {helps} changed temperature means embedding the whole index again."
 
 
 def _second_order(row: dict[str, Any]) -> str:
     if row["socm_mean"] is None:
-        return "Second-order collapse was not measured: no SOCM sample."
+        why = "lengths are those given, and no tokens were seen" if row["spread_mean"] is None else "no SOCM sample"
+        return f"Second-order collapse was not measured: {why}."
     known = row["socm_se_superpopulation"] is not None
     unknown = "" if known else ", too few texts to tell how far off it is"
     return (
@@ -311,14 +276,3 @@ def measured_pairs(row: dict[str, Any]) -> str:
     if groups is None:
         return f"the {count(texts * (texts - 1) // 2, 'pair')} of {count(texts, 'text')}"
     return f"all pairs of these texts, estimated from {row['socm_pairs']:,} pairs of {texts:,} texts in {groups} groups"
-
-
-def _assumptions(row: dict[str, Any]) -> str:
-    if row["spread_over_2_share"] is None:
-        return "Lengths are those given, and no tokens were seen: second-order collapse was not measured."
-    over = f", and {share(row['socm_over_1_share'])} of the pairs have SOCM above 1"
-    return (
-        f"Assumptions: {share_of(row, 'spread_over_2_share')} of the texts have tr Σ > 2, which S2 assumes never "
-        f"happens{'' if row['socm_over_1_share'] is None else over}; {share_of(row, 'truncated_share')} of the texts were "
-        "truncated."
-    )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 _MOST = 1_000_000
+_WITH_REPORT = ("audit", "diagnose", "evaluate", "pairs", "tune", "verify")
 """Most nights that an option may name, because a table cannot be cut at a number of any size."""
 
 
@@ -158,7 +159,9 @@ def history(
         raise UsageError("--accept and --prune are two things; do one after the other")
     if as_json and (prune or accept is not None):
         raise UsageError("--json prints the record; leave it out with --accept and --prune")
-    from tempscale_jobs.nights import night, page, record, terminal
+    from tempscale_jobs.nights import night, record, terminal
+    from tempscale_jobs.nights import page as nights_page
+    from tempscale_jobs.report import page
     from tempscale_jobs.report.screen import print_table, screen
     from tempscale_jobs.runs.storage import Storage
     from tempscale_jobs.urls import masked
@@ -180,10 +183,10 @@ def history(
     if as_json:
         print(terminal.document_of_nights(storage.root, nights).as_json())
         return
-    print_table(screen(), page.heads(), page.table(nights, last))
-    for line in page.reasons(nights, last):
+    print_table(screen(), nights_page.heads(), nights_page.table(nights, last))
+    for line in nights_page.reasons(nights, last):
         screen().print(line, highlight=False, soft_wrap=True, markup=False)
-    storage.write("history.html", page.render(nights).html.encode())
+    storage.write("history.html", page.page(nights_page.report_of(nights), {}).html.encode())
     place = Storage(storage.root).path("history.html") if storage.is_local else f"{masked(storage.root)}/history.html"
     screen().print(f"\ndrawn   {place}", highlight=False, soft_wrap=True, markup=False)
 
@@ -220,14 +223,8 @@ def compare(
     paper = screen()
     for line in sentences.sentences(comparison):
         paper.print(f"• {line}", highlight=False, soft_wrap=True, markup=False)
-    for name, lines in sentences.figure_lines(comparison):
-        print_table(paper, (name, "A", "B", "change", "on the same texts"), lines)
-    intervals = ("where the mean moved, tokens", "pairs", "cosine A", "B", "change", "by cosines", "by lengths")
-    texts = ("texts that moved most", "words", "tokens", "mean cosine to all, A", "B", "change")
-    for heads, parts in ((intervals, sentences.interval_lines(comparison)), (texts, sentences.text_lines(comparison))):
-        for name, lines in parts:
-            if lines:
-                print_table(paper, heads if len(comparison.pairs) == 1 else (f"{name}: {heads[0]}", *heads[1:]), lines)
+    for heads, lines in sentences.tables(comparison):
+        print_table(paper, heads, lines)
     if out is not None:
         paper.print(f"\ntables  {masked(out)}/", highlight=False, soft_wrap=True, markup=False)
 
@@ -255,29 +252,23 @@ def report(
 
     An audit's report also holds what `diagnose` and `evaluate` found of the same model, where --with names their runs.
     """
-    from tempscale_jobs.audit import report as audit_report
-    from tempscale_jobs.diagnose import report as diagnose_report
+    from importlib import import_module
+
     from tempscale_jobs.errors import UsageError
-    from tempscale_jobs.evaluate import report as evaluate_report
-    from tempscale_jobs.pairs import report as pairs_report
+    from tempscale_jobs.report.page import page
     from tempscale_jobs.runs import inventory
     from tempscale_jobs.runs.folder import REPORT, finished
-    from tempscale_jobs.tune import report as tune_report
     from tempscale_jobs.urls import masked
-    from tempscale_jobs.verify import report as verify_report
 
-    pages = {
-        "audit": audit_report.render, "diagnose": diagnose_report.render, "evaluate": evaluate_report.render,
-        "pairs": pairs_report.render, "tune": tune_report.render, "verify": verify_report.render,
-    }  # fmt: skip
     storage = finished(run)
     record, tables = inventory.results(storage)
-    if (command := record.get("command", "audit")) not in pages:
+    if (command := record.get("command", "audit")) not in _WITH_REPORT:
         raise UsageError(f"'{masked(run)}' holds a run of tempscale {command}, which has tables and no report")
     if others and command != "audit":
         raise UsageError(f"--with adds other runs to an audit, and '{masked(run)}' holds a run of tempscale {command}")
     parts = [part for number, other in enumerate(others or []) for part in _findings(other, record, number)]
-    pages[command](tables, record, **({"sections": parts} if others else {})).write_to(storage)
+    report_of = import_module(f"tempscale_jobs.{command}.report").report_of
+    page(report_of(tables, record, *([parts] if others else [])), record["config"]).write_to(storage)
     inventory.note(storage, [REPORT, *storage.list("figures")])
     _say(f"report: {masked(storage.root)}/report.html")
 

@@ -84,9 +84,10 @@ def verify(config: VerifyConfig, console: Console, resume: bool, as_json: bool =
 
         run = run_verify(config, journal, fresh=not resume)
     print_end(config, run, as_json)
-    from tempscale_jobs.verify.terminal import failed
+    from tempscale_jobs.runs.folder import DONE, load_tables
+    from tempscale_jobs.verify.terminal import fails
 
-    return 1 if failed(run) else 0
+    return 1 if fails(load_tables(run.storage), run.storage.read_json(DONE)) else 0
 
 
 @app.command(

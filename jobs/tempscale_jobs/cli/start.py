@@ -107,12 +107,17 @@ def print_end(config: Any, run: Run, as_json: bool) -> None:
     """Print what a finished run found: one JSON document, or its ending; nothing where the log is JSON."""
     from importlib import import_module
 
+    from tempscale_jobs.report.screen import print_ending
+    from tempscale_jobs.runs.folder import DONE, load_tables
+    from tempscale_jobs.urls import masked
+
     if as_json or config.execution.log_format == "text":
         terminal = import_module(f"tempscale_jobs.{config.command}.terminal")
+        finished = load_tables(run.storage), run.storage.read_json(DONE), masked(run.storage.root)
         if as_json:
-            print(terminal.document(run).as_json())
+            print(terminal.document(*finished).as_json())
         else:
-            terminal.close(run)
+            print_ending(terminal.ending(*finished))
 
 
 def _note(error: Exception, out: str) -> None:

@@ -88,8 +88,8 @@ class VerifyConfig(Command):
         0.0,
         ge=0,
         le=1,
-        description="Share of wrong rows that passes: exit code 1 if the lower end of the 95 % interval is above it. "
-        "With 0 one wrong row fails.",
+        description="Share of wrong rows that passes: exit code 1 if the lower end of the 95 % confidence interval is above "
+        "it. With 0 one wrong row fails.",
     )
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 

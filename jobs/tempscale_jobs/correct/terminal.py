@@ -6,20 +6,13 @@ from typing import Any
 
 from tempscale_jobs.correct.findings import decide
 from tempscale_jobs.report.findings import Document
-from tempscale_jobs.report.screen import Ending, print_ending
+from tempscale_jobs.report.screen import Ending
 from tempscale_jobs.report.shell import folder_for, shell_line
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import DONE, Run
-from tempscale_jobs.urls import masked
 
 
-def close(run: Run) -> None:
-    """Print how many vectors were corrected, where they are and what is left to correct, on standard output."""
-    print_ending(ending(run.storage.read_json(DONE), masked(run.storage.root)))
-
-
-def ending(record: dict[str, Any], root: str) -> Ending:
-    """What is said of corrected vectors, from the content of run.json and the name of the folder."""
+def ending(_: object, record: dict[str, Any], root: str) -> Ending:
+    """What is said of corrected vectors, from the content of run.json and the name of the folder; there are no tables."""
     facts, config = record["embeddings"], record["config"]
     side, name = config["side"], record["correction"]["name"]
     lost = f" {count(facts['rejected'], 'row')} rejected, see rejected/." if facts["rejected"] else ""
@@ -34,9 +27,8 @@ def ending(record: dict[str, Any], root: str) -> Ending:
     )
 
 
-def document(run: Run) -> Document:
+def document(_: object, record: dict[str, Any], root: str) -> Document:
     """How many rows were corrected and how many were not."""
-    record = run.storage.read_json(DONE)
     counts, found = record["embeddings"], decide(record)
     answer = f"{counts['corrected']:,} {record['config']['side']} corrected, {count(counts['rejected'], 'row')} rejected"
-    return Document(run.storage.root, {found.rows[0].model: answer}, found)
+    return Document(root, {found.rows[0].model: answer}, found)

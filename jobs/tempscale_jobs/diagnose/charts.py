@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
-from tempscale_jobs.report.charts import COLOURS, figures_of, lines, point, rule_at, side_by_side
+from tempscale_jobs.report.charts import COLOURS, by_length, figures_of, lines, point, rule_at, side_by_side
 from tempscale_jobs.report.sections import Drawing, Table
 from tempscale_jobs.report.text import interval_name, number
 
@@ -15,12 +15,13 @@ PARTS = (
     ("hc_ratio", "whole layer"), ("hc_attention", "attention"), ("hc_residual", "residual sums"), ("hc_norms", "norms"),
     ("hc_feed_forward", "feed-forward"),
 )  # fmt: skip
-_CONTRACTION = (
+CONTRACTION = (
     ("rho", "ρ = S(Z)/S(H)"), ("lambda", "λ, mean over heads"), ("r", "r = S(H)/‖μ(Y)‖²"), ("C", "C"),
 )  # fmt: skip
-_CONCENTRATION = (
+CONCENTRATION = (
     ("spread", "S(X)/‖μ(X)‖²"), ("spread_bound", "its bound C(1+√ρ)²r"), ("within_cosine", "within-text cosine"),
 )  # fmt: skip
+"""What S2 draws by layer: Fig 6–16, and Fig 4."""
 _SMALL = (330, 190)
 
 
@@ -29,32 +30,27 @@ def filter_by_length(spectrum: pl.DataFrame, edges: Sequence[int]) -> Drawing | 
 
     Dashed: Theorem 3's curve from the measured σ_s.
     """
-    names, kinds = (
-        [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())],
-        ["measured", "Theorem 3's curve"],
-    )
+    measured, curve = "measured", "Theorem 3's curve"
     panels = {}
     for end, title in (("_last", "the last layer"), ("", "mean over all layers")):
-        rows = [
-            point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}{end}_mean"], error)
-            for row in spectrum.to_dicts()
-            for name, line, error in (
-                ("sigma_a", kinds[0], row[f"sigma_a{end}_se"]), ("sigma_a_bound", kinds[1], None),
-            )
-        ]  # fmt: skip
-        panels[title] = lines(rows, names, ("length in tokens", "σ_a"), kinds)
+        points = []
+        for row in spectrum.to_dicts():
+            place = row["temperature"], row["interval"]
+            points.append(point(place[0], measured, place[1], row[f"sigma_a{end}_mean"], row[f"sigma_a{end}_se"]))
+            points.append(point(place[0], curve, place[1], row[f"sigma_a_bound{end}_mean"]))
+        panels[title] = by_length(points, edges, "σ_a", [measured, curve])
     return side_by_side(panels)
 
 
 def resemblance(spectrum: pl.DataFrame, edges: Sequence[int]) -> Drawing | None:
     """Mean cosine inside each length interval, of embeddings and, dashed, of mean word embeddings (S1 Fig 3)."""
-    names = [interval_name(edge, edges) for edge in sorted(spectrum["interval"].unique())]
-    rows = [
-        point(row["temperature"], line, interval_name(row["interval"], edges), row[f"{name}_mean"], row[f"{name}_se"])
+    kinds = {"cosine": "embeddings", "words_cosine": "word embeddings"}
+    points = [
+        point(row["temperature"], kind, row["interval"], row[f"{name}_mean"], row[f"{name}_se"])
         for row in spectrum.to_dicts()
-        for name, line in (("cosine", "embeddings"), ("words_cosine", "word embeddings"))
+        for name, kind in kinds.items()
     ]
-    return lines(rows, names, ("length in tokens", "mean cosine"), ["embeddings", "word embeddings"])
+    return by_length(points, edges, "mean cosine", [*kinds.values()])
 
 
 def repeated(table: pl.DataFrame) -> Drawing | None:
@@ -88,16 +84,6 @@ def parts(summary: pl.DataFrame) -> Drawing | None:
         )
         panels[str(label)] = Drawing(alt.layer(rule_at(1), drawn), figures_of(rows, "layer"))
     return side_by_side(panels)
-
-
-def contraction(summary: pl.DataFrame) -> Drawing | None:
-    """ρ, λ, r and C by layer for each temperature (S2 Fig 6–16)."""
-    return _by_layer(summary, _CONTRACTION)
-
-
-def concentration(summary: pl.DataFrame) -> Drawing | None:
-    """Spread, its bound and the within-text cosine by layer for each temperature, the embedding layer first (S2 Fig 4)."""
-    return _by_layer(summary, _CONCENTRATION)
 
 
 def text_map(table: pl.DataFrame, edges: Sequence[int], distances: Table) -> Drawing | None:
@@ -166,7 +152,7 @@ def together(summary: pl.DataFrame) -> Drawing | None:
     by_layer = len(set(layers.values())) == 1
     kinds = mine["temperature"].unique(maintain_order=True).to_list()
     panels = {}
-    for name, title in (*_CONCENTRATION, *_CONTRACTION, ("sigma_a_mean", "σ_a, mean over heads")):
+    for name, title in (*CONCENTRATION, *CONTRACTION, ("sigma_a_mean", "σ_a, mean over heads")):
         rows = [
             point(row["model"], row["temperature"], x, row[f"{name}_mean"], row[f"{name}_se"])
             for row in mine.to_dicts()
@@ -176,8 +162,8 @@ def together(summary: pl.DataFrame) -> Drawing | None:
     return side_by_side(panels, _SMALL)
 
 
-def _by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> Drawing | None:
-    """One small panel per column."""
+def by_layer(summary: pl.DataFrame, columns: Sequence[tuple[str, str]]) -> Drawing | None:
+    """Figures by layer for each temperature, the embedding layer first: a small panel per column."""
     layers, panels = summary.filter(pl.col("interval").is_null()).to_dicts(), {}
     for name, title in columns:
         # The embedding layer has a place only where it has a figure.

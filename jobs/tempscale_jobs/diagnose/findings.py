@@ -41,7 +41,8 @@ _FIGURES = {
     "versions_cosine": "cosine by version", "model": "within_cosine against the first model",
 }  # fmt: skip
 _RESTS_ON = {
-    "length": "{} of the shortest and of the longest interval", "temperature": "the same {} under the first temperature",
+    "length": "{} of the shortest and of the longest length interval",
+    "temperature": "the same {} under the first temperature",
     "versions": "{}, each by its shortest and its longest version", "model": "the same {} in the first model",
 }  # fmt: skip
 _NOT_SHOWN = {

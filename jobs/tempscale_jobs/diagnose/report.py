@@ -10,8 +10,8 @@ from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.diagnose import charts, versions
 from tempscale_jobs.diagnose import words as sentences
 from tempscale_jobs.diagnose.findings import decide
+from tempscale_jobs.report import findings
 from tempscale_jobs.report.findings import Findings
-from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import Edges, count, interval_name, labels, number, parted, share, with_error
@@ -22,12 +22,7 @@ _COMPARED = {
     "length": "σ_a, long − short texts", "temperature": "σ_a, against the first τ",
     "versions": "σ_a, long − short versions", "versions_cosine": "cosine between documents, long − short versions",
 }  # fmt: skip
-_SAYS = {"rises": "rises", "falls": "falls", "noise": "no difference beyond noise", "unknown": "too few texts to tell"}
-
-
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
-    """The page of `report_of`."""
-    return page(report_of(tables, run), run["config"])
+_SAYS = {"up": "rises", "down": "falls", "noise": "no difference beyond noise", "unknown": "too few texts to tell"}
 
 
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
@@ -39,7 +34,7 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     read = f"{count(corpus['read'], 'row')} read, {corpus['rejected']:,} rejected; lengths measured for "
     layers = summary.filter(pl.col("layer") >= 0).group_by("model").agg(pl.col("layer").n_unique())
     made = how_made(
-        run, "how_diagnose", _names(tables),
+        run, "how_diagnose", labels(summary["temperature"]),
         corpus=[str(corpus.get("source", "–")), f"{read}{count(corpus['analysed'], 'text')}"],
         models={model: [count(number, "layer")] for model, number in layers.iter_rows()},
     )  # fmt: skip
@@ -57,20 +52,15 @@ def _left_out(run: dict[str, Any]) -> str:
 
 def parts_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], prefix: str = "m") -> list[Part]:
     """What a report says of each model; `prefix` begins the ids."""
-    tables = labelled(tables)
-    names = tables["layer_summary"]["model"].unique(maintain_order=True)
-    return [_part(f"{prefix}{place}", name, tables, run) for place, name in enumerate(names)]
-
-
-def _names(tables: dict[str, pl.DataFrame]) -> dict[str, str]:
-    return labels(tables["layer_summary"]["temperature"].unique(maintain_order=True))
+    models = findings.of_each_model(labelled(tables), "layer_summary")
+    return [_part(f"{prefix}{place}", name, mine, run) for place, (name, mine) in enumerate(models.items())]
 
 
 def labelled(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """The tables with a short label in place of each temperature."""
-    names = _names(tables)
-    tables = tables | {"findings": (Findings.stored(tables) or decide(tables)).frame()}
-    return {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
+    return findings.labelled(
+        tables | {"findings": Findings.stored(tables, decide).frame()}, tables["layer_summary"]["temperature"]
+    )
 
 
 def _side_by_side(tables: dict[str, pl.DataFrame]) -> list[Section]:
@@ -94,15 +84,15 @@ def _side_by_side(tables: dict[str, pl.DataFrame]) -> list[Section]:
     )  # fmt: skip
 
 
-def _part(place: str, name: str, tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Part:
+def _part(place: str, name: str, mine: dict[str, pl.DataFrame], run: dict[str, Any]) -> Part:
     """What the report says of one model: first the sentence that answers, then all with the charts."""
-    mine, edges = {key: table.filter(model=name) for key, table in tables.items()}, Edges.of(run, "diagnosis")
+    edges = Edges.of(run, "diagnosis")
     spectrum, summary = mine["spectrum_by_length"], mine["layer_summary"]
     exceeded = (pl.col("sigma_a") > pl.col("sigma_a_bound")).mean().alias("over")
     heads = mine["heads"].group_by("temperature", maintain_order=True)
     broken = (pl.col("thm2_ratio") > _ROUNDING).sum().alias("broken")
     bounds = heads.agg(pl.col("thm2_ratio").max().alias("worst"), broken, exceeded, pl.len().alias("rows")).to_dicts()
-    answer, *further = sentences.of_model(mine, bounds, edges) or ["Nothing is known of what length or temperature changes."]
+    answer, *further = sentences.of_model(mine, bounds, edges)
     theorems = Table(
         (
             "temperature", "Theorem 2: largest ratio to its bound", "heads that break it", "σ_a above Theorem 3's curve",
@@ -130,8 +120,8 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], run: dict[str,
             ),
             *group(
                 "Contraction, layer by layer",
-                drawn(place, "contraction", charts.contraction(summary)),
-                drawn(place, "concentration", charts.concentration(summary)),
+                drawn(place, "contraction", charts.by_layer(summary, charts.CONTRACTION)),
+                drawn(place, "concentration", charts.by_layer(summary, charts.CONCENTRATION)),
             ),
             *group(
                 "The texts in the plane",
@@ -145,16 +135,13 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], run: dict[str,
 
 def _figures(mine: dict[str, pl.DataFrame]) -> list[Figure]:
     """The first four differences: of the last layer, where it is known, as in print."""
-    known = [row for row in sentences.with_directions(mine) if row["finding"] in _COMPARED and row["change"] is not None]
-    first = mine["diagnose_findings"]["temperature"].first()
-    rows = [row for row in known if (row["finding"], row["temperature"]) != ("temperature", first)]
+    # The first temperature has no finding against itself.
+    known = [(row, found) for row, found in sentences.with_findings(mine) if row["finding"] in _COMPARED]
+    known = [(row, found) for row, found in known if found.state != "absent"]
+    last = [(row, found) for row, found in known if row["layers"] != "all"]
     return [
-        Figure(
-            f"{_COMPARED[row['finding']]}, {row['temperature']}",
-            *parted(with_error(row["change"], row["change_se"])),
-            _SAYS[row["direction"]],
-        )
-        for row in ([row for row in rows if row["layers"] != "all"] or rows)[:4]
+        Figure(f"{_COMPARED[row['finding']]}, {row['temperature']}", *parted(str(found)), _SAYS[found.state])
+        for row, found in (last or known)[:4]
     ]
 
 

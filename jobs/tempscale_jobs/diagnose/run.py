@@ -88,9 +88,10 @@ def _measure(config: DiagnoseConfig, life: Lifecycle, texts: TextShards, journal
                 stage.note += f"; {needs('the map of texts', 'sklearn')}"
     with journal.stage("report") as stage:
         from tempscale_jobs.diagnose import report  # What draws it is slow to import, and Ray starts before.
+        from tempscale_jobs.report.page import page
 
         record = life.record(command=config.command, seed=config.seed, corpus=read.index.facts(), looked_into=looked)
-        report.render(load_tables(run.storage), record).write_to(run.storage)
+        page(report.report_of(load_tables(run.storage), record), record["config"]).write_to(run.storage)
         stage.note = REPORT
 
 

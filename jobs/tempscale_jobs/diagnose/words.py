@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -10,23 +10,31 @@ import polars as pl
 from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
 from tempscale_jobs.diagnose.findings import figure
 from tempscale_jobs.report.again import again
-from tempscale_jobs.report.findings import Findings
+from tempscale_jobs.report.findings import Finding, Findings
 from tempscale_jobs.report.text import count, interval_name, share, with_error
 
 _OVER = {"last": "σ_a of the last layer", "all": "the mean of σ_a over all layers", None: "σ_a"}
-_UNKNOWN = "there are too few to tell"
+_MOVES = {"up": "rises", "down": "falls"}
+_MEANINGS = {
+    "length": {"up": "a weaker filter, contrary to what S1 expects", "down": "a stronger filter, as S1 expects"},
+    "temperature": {"up": "a weaker filter", "down": "a stronger filter"},
+    "versions": {
+        "up": "with the content held, length makes a weaker filter",
+        "down": "with the content held, length makes a stronger filter",
+    },
+    "versions_cosine": {
+        "up": "with the content held, longer texts are closer together",
+        "down": "with the content held, longer texts are further apart",
+    },
+    "model": {"up": "the tokens of a text are more alike", "down": "the tokens of a text are less alike"},
+}
+_UNSURE = {"noise": "no more than noise", "unknown": "there are too few to tell"}
 
 
-_MOVES = {"up": "rises", "down": "falls", "noise": "noise"}
-
-
-def with_directions(tables: dict[str, pl.DataFrame]) -> list[dict[str, Any]]:
-    """The rows of `diagnose_findings`, each with the direction of its finding: `rises`, `falls`, `noise` or `unknown`."""
+def with_findings(tables: dict[str, pl.DataFrame]) -> list[tuple[dict[str, Any], Finding]]:
+    """The rows of `diagnose_findings`, each with its finding."""
     found = Findings.read(tables["findings"])
-    return [
-        row | {"direction": _MOVES.get(found.at(figure(row), row).state, "unknown")}
-        for row in tables["diagnose_findings"].to_dicts()
-    ]
+    return [(row, found.at(figure(row), row)) for row in tables["diagnose_findings"].to_dicts()]
 
 
 def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges: Sequence[int]) -> list[str]:
@@ -35,40 +43,78 @@ def of_model(mine: dict[str, pl.DataFrame], bounds: list[dict[str, Any]], edges:
     Each of `bounds` has `worst`, the largest ratio to Theorem 2's bound, `broken`, the number of ratios above 1, and
     `over`, the share of σ_a above Theorem 3's curve.
     """
-    sentences, rows = [], with_directions(mine)
-    every = {(row["finding"], row["temperature"]): row for row in rows if row["layers"] == "all"}
-    last = {(row["finding"], row["temperature"]) for row in rows if row["layers"] == "last"}
-    for row in rows:
+    sentences, rows = [], with_findings(mine)
+    all_layers = {(row["finding"], row["temperature"]): found for row, found in rows if row["layers"] == "all"}
+    last = {(row["finding"], row["temperature"]) for row, _ in rows if row["layers"] == "last"}
+    for row, found in rows:
         key = row["finding"], row["temperature"]
         if row["layers"] == "all" and key in last:
-            continue  # Told in the sentence on the last layer, which is the one in print.
-        says = {
-            "length": lambda row: _length(row, mine["spectrum_by_length"], edges),
-            "temperature": lambda row: _temperature(row, rows[0]),
-            "versions": _version, "versions_cosine": _versions_cosine,
-        }.get(row["finding"])  # fmt: skip
-        sentence = says(row) if says is not None else None
-        if sentence is not None:
-            beside = _beside(every[key]) if row["layers"] == "last" and key in every else ""
-            sentences.append(f"{row['temperature']}: {sentence}{beside}.")
+            continue  # It is in the sentence on the last layer, which is the one in print.
+        says = _says(row, found, mine["spectrum_by_length"], edges, rows[0][0])
+        if says:
+            beside = all_layers.get(key) if row["layers"] == "last" else None
+            sentences.append(f"{row['temperature']}: {says}{_beside(beside)}.")
     sentences += [f"{row['temperature']}: {sentence}." for row in bounds for sentence in _theorems(row, mine, edges)]
     norms = mine["equal_norms"].to_dicts() if "equal_norms" in mine else []
-    return sentences + [f"{row['temperature']}: {sentence}." for row in norms if (sentence := _equal_norms(row))]
+    sentences += [f"{row['temperature']}: {sentence}." for row in norms if (sentence := _equal_norms(row))]
+    return sentences or ["Nothing is known of what length or temperature changes."]
+
+
+def _says(row: dict[str, Any], found: Finding, spectrum: pl.DataFrame, edges: Sequence[int], first: dict[str, Any]) -> str:
+    """A difference in words; empty for what is said elsewhere or of the first temperature against itself."""
+    kind = row["finding"]
+    name = "mean cosine between documents" if kind == "versions_cosine" else _OVER[row["layers"]]
+    if kind == "length":
+        if found.state == "absent":
+            return f"it is not known whether {name} changes with length: fewer than two length intervals have 5 texts"
+        known = (pl.col("temperature") == row["temperature"]) & (pl.col("texts") >= VALUES_FOR_A_SENTENCE)
+        intervals = spectrum.filter(known).sort("interval")
+        short, long = (interval_name(int(intervals["interval"][k]), edges) for k in (0, -1))
+        return _moved(name, found, f"from texts of {short} to texts of {long} tokens", _MEANINGS[kind])
+    if kind == "temperature" and row["temperature"] != first["temperature"]:
+        meanings = _MEANINGS[kind]
+        if row["tau"] is not None and first["tau"] is not None:  # S1 expects a weaker filter of a lower τ.
+            weaker = row["tau"] < first["tau"]
+            expects = {"up": "as" if weaker else "contrary to what", "down": "contrary to what" if weaker else "as"}
+            meanings = {state: f"{meaning}, {expects[state]} S1 expects" for state, meaning in meanings.items()}
+        return _moved(name, found, f"against {first['temperature']} on the same {count(row['texts'], 'text')}", meanings)
+    if kind.startswith("versions"):
+        where = f"from the shortest to the longest version of the same {count(row['texts'], 'document')}"
+        return _moved(name, found, where, _MEANINGS[kind])
+    return ""
+
+
+def _moved(name: str, found: Finding, where: str, meanings: Mapping[str, str]) -> str:
+    """How a figure moves, and what that means."""
+    return f"{name} {_by(found)} {where}: {(_UNSURE | dict(meanings))[found.state]}"
+
+
+def _by(found: Finding) -> str:
+    if found.state in _MOVES:
+        return f"{_MOVES[found.state]} by {str(found).removeprefix('−')}"
+    return f"moves by {found}"
+
+
+def _beside(found: Finding | None) -> str:
+    """What the mean over all layers does, behind what the last layer does; empty where nothing is known of it."""
+    if found is None or found.state == "absent":
+        return ""
+    return f"; {_OVER['all']} {_by(found)}{f', {_UNSURE[found.state]}' if found.state in _UNSURE else ''}"
 
 
 def to_do(mine: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[tuple[str, str]]:
     """What follows for one model, each with a command or none, from its labelled tables."""
-    rows = [row for row in with_directions(mine) if row["layers"] == "last"]
-    first = next((row for row in rows if row["finding"] == "length"), None)
-    if first is None:
+    rows = [(row, found) for row, found in with_findings(mine) if row["layers"] == "last"]
+    first, change = next(((row, found) for row, found in rows if row["finding"] == "length"), (None, None))
+    if first is None or change is None:
         return []
-    model, change = first["model"], with_error(first["change"], first["change_se"])
-    if first["direction"] == "unknown":
+    model = first["model"]
+    if change.state in ("absent", "unknown"):
         looked, analysed = first["texts"], run["corpus"]["analysed"]
         more = str(min(analysed, 5000, 4 * looked))
         command = again(run, model, "diagnose", "--texts", more, beside="more") if analysed > looked else ""
         return [(f"Too few texts to tell: look into {'more of them' if command else 'a larger corpus'}.", command)]
-    if first["direction"] != "falls":
+    if change.state != "down":
         text = f"Attention does not filter longer texts more strongly beyond noise (σ_a of the last layer: {change})"
         command = again(run, model, "audit", "--probe", "decomposition", beside="probe")
         how = "; to tell whether pooling or context draws them together:" if command else "."
@@ -76,90 +122,22 @@ def to_do(mine: dict[str, pl.DataFrame], run: dict[str, Any]) -> list[tuple[str,
     command = again(run, model, "tune", beside="tune")
     how = " To find a temperature that weakens that, and harms nothing:" if command else ""
     steps = [(f"Attention filters longer texts more strongly (σ_a of the last layer: {change}).{how}", command)]
-    weaker = [row for row in rows if row["finding"] == "temperature" and row["direction"] == "rises"]
+    weaker = [found for row, found in rows if row["finding"] == "temperature" and found.state == "up"]
     if weaker:
-        most = max(weaker, key=lambda row: row["change"])
-        by = with_error(most["change"], most["change_se"])
-        text = f"{most['temperature']} weakens the filter by {by}; whether search gets better only scores tell"
+        most = max(weaker, key=lambda found: found.value or 0.0)
+        text = f"{most.temperature} weakens the filter by {most}; whether search gets better only scores tell"
         steps.append((f"{text}: score a task of yours under both with tempscale evaluate.", ""))
     return steps
 
 
 def of_models(tables: dict[str, pl.DataFrame], first: str) -> list[str]:
     """One sentence per model and temperature on the difference from the first model."""
-    sentences = []
-    for row in with_directions(tables):
-        if row["finding"] != "model":
-            continue
-        change, verdict = with_error(row["change"], row["change_se"]), row["direction"]
-        if verdict in ("rises", "falls"):
-            more, sign = ("more", "+") if verdict == "rises" else ("less", "")
-            says = f"after the last layer the tokens of a text are {more} alike in {row['model']} than in {first}"
-            sentences.append(f"{row['temperature']}: {says}: within-text cosine {sign}{change}.")
-        else:
-            why = "no difference beyond noise" if verdict == "noise" else f"{change}, {_UNKNOWN}"
-            says = f"within-text cosine of {row['model']} and {first} after the last layer"
-            sentences.append(f"{row['temperature']}: {says}: {why}.")
-    return sentences
-
-
-def _length(row: dict[str, Any], spectrum: pl.DataFrame, edges: Sequence[int]) -> str:
-    name = _OVER[row["layers"]]
-    if row["change"] is None:
-        return f"it is not known whether {name} changes with length: fewer than two length intervals have 5 texts"
-    known = (pl.col("temperature") == row["temperature"]) & (pl.col("texts") >= VALUES_FOR_A_SENTENCE)
-    intervals = spectrum.filter(known).sort("interval")
-    short, long = (interval_name(int(intervals["interval"][k]), edges) for k in (0, -1))
-    change, verdict = with_error(row["change"], row["change_se"]), row["direction"]
-    if verdict in ("noise", "unknown"):
-        says = f"it is not known whether {name} changes with length: {change} from {short} to {long} tokens"
-        return f"{says}; more texts would tell"
-    claim = "contrary to what S1 expects" if verdict == "rises" else "as S1 expects"
-    by = change.lstrip("−")
-    return f"{name} {verdict} with length here, by {by} from texts of {short} to texts of {long} tokens, {claim}"
-
-
-def _temperature(row: dict[str, Any], first: dict[str, Any]) -> str | None:
-    if row["temperature"] == first["temperature"]:
-        return None
-    change, verdict, texts = with_error(row["change"], row["change_se"]), row["direction"], count(row["texts"], "text")
-    name, where = _OVER[row["layers"]], f"against {first['temperature']} on the same {texts}"
-    if verdict in ("noise", "unknown"):
-        return f"{name} moves by {change} {where}: {_UNKNOWN if verdict == 'unknown' else 'no more than noise'}"
-    filtered = "a weaker filter" if verdict == "rises" else "a stronger filter"
-    says = f"{name} {verdict} by {change.lstrip('−')} {where}: {filtered}"
-    if row["tau"] is None or first["tau"] is None:
-        return says
-    expected = (row["tau"] < first["tau"]) == (verdict == "rises")
-    return f"{says}; it {'rises' if expected else 'falls'} as τ falls, {'as' if expected else 'contrary to what'} S1 expects"
-
-
-def _version(row: dict[str, Any]) -> str:
-    says = "with the content held, length makes a {} filter"
-    return _of_versions(row, _OVER[row["layers"]], says.format("weaker"), says.format("stronger"))
-
-
-def _versions_cosine(row: dict[str, Any]) -> str:
-    says = "with the content held, longer texts lie {}"
-    return _of_versions(row, "mean cosine between documents", says.format("closer together"), says.format("further apart"))
-
-
-def _of_versions(row: dict[str, Any], name: str, rises: str, falls: str) -> str:
-    change, verdict = with_error(row["change"], row["change_se"]), row["direction"]
-    where = f"from the shortest to the longest version of the same {count(row['texts'], 'document')}"
-    if verdict in ("noise", "unknown"):
-        return f"{name} moves by {change} {where}: {'no more than noise' if verdict == 'noise' else _UNKNOWN}"
-    return f"{name} {verdict} by {change.lstrip('−')} {where}: {rises if verdict == 'rises' else falls}"
-
-
-def _beside(row: dict[str, Any]) -> str:
-    """What the mean over all layers does, behind what the last layer does; empty where nothing is known of it."""
-    if row["change"] is None:
-        return ""
-    change, verdict = with_error(row["change"], row["change_se"]), row["direction"]
-    if verdict in ("noise", "unknown"):
-        return f"; {_OVER['all']} moves by {change}: {'no more than noise' if verdict == 'noise' else _UNKNOWN}"
-    return f"; {_OVER['all']} {verdict} by {change.lstrip('−')}"
+    return [
+        f"{row['temperature']}: {_moved('within-text cosine after the last layer', found, where, _MEANINGS['model'])}."
+        for row, found in with_findings(tables)
+        if row["finding"] == "model"
+        for where in [f"in {row['model']} against {first}"]
+    ]
 
 
 def _equal_norms(row: dict[str, Any]) -> str | None:

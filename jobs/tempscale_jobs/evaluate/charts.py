@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 import polars as pl
 
+from tempscale_jobs.report import charts
 from tempscale_jobs.report.charts import about_zero, colour, figures_of, lines, point, rule_at, side_by_side
 from tempscale_jobs.report.sections import Drawing, Table
 from tempscale_jobs.report.text import interval_name, number
@@ -47,12 +48,9 @@ def changes(evaluation: pl.DataFrame) -> Drawing | None:
 
 def by_length(lengths: pl.DataFrame, edges: Sequence[int], value: str, title: str) -> Drawing | None:
     """`value` or `entropy` by length interval, one line per temperature (S1 Fig 1a, 6)."""
-    names = [interval_name(edge, edges) for edge in sorted(lengths["interval"].unique())]
-    rows = [
-        point(row["temperature"], "", interval_name(row["interval"], edges), row[value], row[f"{value}_se"])
-        for row in lengths.sort("interval", maintain_order=True).to_dicts()
-    ]
-    return lines(rows, names, ("length in tokens", title))
+    rows = lengths.sort("interval", maintain_order=True).to_dicts()
+    points = [point(row["temperature"], "", row["interval"], row[value], row[f"{value}_se"]) for row in rows]
+    return charts.by_length(points, edges, title)
 
 
 def best(lengths: pl.DataFrame, edges: Sequence[int]) -> Drawing | None:

@@ -10,8 +10,8 @@ from tempscale_jobs.evaluate import charts
 from tempscale_jobs.evaluate import words as sentences
 from tempscale_jobs.evaluate.charts import named
 from tempscale_jobs.evaluate.findings import decide
+from tempscale_jobs.report import findings
 from tempscale_jobs.report.findings import Findings
-from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Figure, Part, Report, Section, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import Edges, count, interval_name, labels, number, signed, with_error
@@ -19,43 +19,36 @@ from tempscale_jobs.report.text import Edges, count, interval_name, labels, numb
 _CASES = ("neither", "both", "query only", "document only")
 
 
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
-    """The page of `report_of`."""
-    return page(report_of(tables, run), run["config"])
-
-
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     """The report of a run of `evaluate`, from its tables by name and the content of run.json."""
-    names = labels(tables["evaluation"]["temperature"].unique(maintain_order=True))
+    names = labels(tables["evaluation"]["temperature"])
     parts = parts_of(tables, run)
     where = subject(run, count(len(run["tasks"]), "task"), ", ".join(names.values()))
     missing = []
     if cells := run.get("missing"):
         are, them = ("is", "it") if cells == 1 else ("are", "them")
         missing = [f"{count(cells, 'cell')} {are} missing: the run is incomplete, and the same command scores {them}."]
-    before, made = _together(labelled(tables, names)), how_made(run, "how_evaluate", names)
+    before, made = _together(labelled(tables)), how_made(run, "how_evaluate", names)
     return Report("Does an attention temperature help?", where, parts, missing, before=before, after=[made])
 
 
 def parts_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], prefix: str = "m") -> list[Part]:
     """What a report says of each model; `prefix` begins the ids."""
-    tables = labelled(tables, labels(tables["evaluation"]["temperature"].unique(maintain_order=True)))
-    every = tables["evaluation"]["model"].unique(maintain_order=True)
-    return [_part(f"{prefix}{place}", name, tables, run) for place, name in enumerate(every)]
+    models = findings.of_each_model(labelled(tables), "evaluation")
+    return [_part(f"{prefix}{place}", name, mine, run) for place, (name, mine) in enumerate(models.items())]
 
 
-def labelled(tables: dict[str, pl.DataFrame], names: dict[str, str]) -> dict[str, pl.DataFrame]:
+def labelled(tables: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
     """The tables of a page, with labels in place of temperatures and tasks."""
-    tables = tables | {"findings": (Findings.stored(tables) or decide(tables)).frame()}
-    tables = {key: table for key, table in tables.items() if key not in ("evaluation_items", "evaluation_relevant")}
-    tables = {key: table.with_columns(pl.col("temperature").replace(names)) for key, table in tables.items()}
+    tables = tables | {"findings": Findings.stored(tables, decide).frame()}
+    shown = {key: table for key, table in tables.items() if key not in ("evaluation_items", "evaluation_relevant")}
+    tables = findings.labelled(shown, tables["evaluation"]["temperature"])
     return {key: named(table) if "split" in table.columns else table for key, table in tables.items()}
 
 
-def _part(place: str, name: str, tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Part:
+def _part(place: str, name: str, of_model: dict[str, pl.DataFrame], run: dict[str, Any]) -> Part:
     """What the report says of one model: first the sentence that answers, then all with the charts."""
     edges = Edges.of(run)
-    of_model = {key: table.filter(model=name) for key, table in tables.items() if "model" in table.columns}
     answer, *further = sentences.of_model(of_model, edges)
     types, lengths, ends, roles = (
         of_model.get(f"evaluation_{key}", pl.DataFrame()) for key in ("types", "lengths", "ends", "roles")

@@ -84,6 +84,7 @@ def _score_all(config: EvaluateConfig, life: Lifecycle, evaluation: Evaluation, 
         write(evaluation, missing)
     with journal.stage("report") as stage:
         from tempscale_jobs.evaluate import report  # What draws it is slow to import, and Ray starts before.
+        from tempscale_jobs.report.page import page
 
         record = life.record(
             command=config.command,
@@ -92,7 +93,7 @@ def _score_all(config: EvaluateConfig, life: Lifecycle, evaluation: Evaluation, 
             beside=_references(config),
             tasks=evaluation.states,
         )
-        report.render(load_tables(run.storage), record).write_to(run.storage)
+        page(report.report_of(load_tables(run.storage), record), record["config"]).write_to(run.storage)
         stage.note = REPORT
     if missing:
         raise IncompleteRun(_incomplete(config, missing, evaluation.cells * len(run.models)))

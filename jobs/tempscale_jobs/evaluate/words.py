@@ -12,15 +12,8 @@ from tempscale_jobs.report.again import again
 from tempscale_jobs.report.findings import Finding, Findings, changed
 from tempscale_jobs.report.text import count, interval_name, number, with_error
 
-_KNOWN = ("noise", "up", "down")
-"""The states of a change whose noise is known."""
-
-
-def more_than_noise(change: Finding) -> str:
-    """Whether a change is more than noise, in words."""
-    if change.state not in _KNOWN:
-        return "it is not known whether that is more than noise"
-    return "more than noise" if change.is_beyond_noise else "no difference beyond noise"
+_KNOWN = {"noise": "no difference beyond noise", "up": "more than noise", "down": "more than noise"}
+"""The states of a change whose noise is known, in words."""
 
 
 def of_model(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
@@ -34,10 +27,11 @@ def of_model(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
         if row["temperature"] != reference:
             change = found.at(changed(mean_score(row)), row)
             over = "" if row["change_se"] is not None or change.error is None else " (± over tasks like these)"
+            noise = _KNOWN.get(change.state, "it is not known whether that is more than noise")
             relative = "" if row["relative"] is None else f" ({number(100 * row['relative'])} %)"
             lines.append(
                 f"{row['temperature']}: over {count(row['tasks'], 'task')} the mean score is {number(row['score'])}, a "
-                f"change of {change}{over}{relative} against {reference}: {more_than_noise(change)}."
+                f"change of {change}{over}{relative} against {reference}: {noise}."
             )
     compared = scored.filter(pl.col("temperature") != reference).to_dicts()
     states = [found.at(changed(score(row)), row).state for row in compared]

@@ -194,11 +194,11 @@ def _noise(check: _Check, alpha: float) -> float:
 def _threshold_reason(check: _Check, noise: float, failed: bool) -> str:
     value = f"{figure_at(check.figure, check.key)} is {number(check.value)}"
     if not check.excess:
-        return f"{value}, as it should be: {check.limit}"
-    missed = f"{value} and should be {check.limit}"
-    if failed:
-        return missed if not noise else f"{missed}: missed by more than its noise of {number(noise)}"
-    return f"{missed}, missed by {number(check.excess)}, no more than its noise of {number(noise)}"
+        return f"{value}, within your limit: {check.limit}"
+    beyond = f"{value}; your limit is {check.limit}, and it is {number(check.excess)} beyond that"
+    if failed and not noise:
+        return beyond
+    return f"{beyond}, {'more' if failed else 'no more'} than the {number(noise)} that noise explains"
 
 
 def _drift_reason(check: _Check, noise: float, failed: bool) -> str:

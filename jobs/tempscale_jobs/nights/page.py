@@ -8,7 +8,6 @@ from typing import Any
 import polars as pl
 
 from tempscale_jobs.nights.charts import over_nights, reason, state, switches
-from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.sections import Part, Report, Table, group, tabled
 from tempscale_jobs.report.text import FIGURES, NAMES, count, estimate, labels, model_name
 
@@ -23,7 +22,7 @@ def heads() -> list[str]:
 def table(record: pl.DataFrame, last: int) -> list[list[str]]:
     """One line for each model and temperature in each of the last nights."""
     nights = record["night"].unique().sort().tail(last)
-    names = labels(record["temperature"].unique(maintain_order=True))
+    names = labels(record["temperature"])
     return [
         [
             row["night"], model_name(row["model"]), names[row["temperature"]], f"{row['texts']:,}",
@@ -38,11 +37,6 @@ def reasons(record: pl.DataFrame, last: int) -> list[str]:
     nights = record["night"].unique().sort().tail(last)
     runs = record.filter(pl.col("night").is_in(nights.to_list())).unique("run", keep="first", maintain_order=True)
     return [f"{state(row)} on {row['night']}: {reason(row)}" for row in runs.to_dicts() if reason(row)]
-
-
-def render(record: pl.DataFrame) -> Page:
-    """The page of `report_of`."""
-    return page(report_of(record), {})
 
 
 def report_of(record: pl.DataFrame) -> Report:
@@ -80,7 +74,7 @@ def _part(place: str, title: str, rows: pl.DataFrame) -> Part:
 
 
 def _title(rows: pl.DataFrame, record: pl.DataFrame) -> str:
-    temperature = labels(record["temperature"].unique(maintain_order=True))[rows["temperature"][0]]
+    temperature = labels(record["temperature"])[rows["temperature"][0]]
     return f"{rows['name'][0]}, {temperature}" if rows["name"][0] else temperature
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
@@ -24,7 +25,7 @@ from tempscale_jobs.report.text import (
 )
 from tempscale_jobs.urls import masked
 
-_TOLD_TEXTS, _TOLD_CELLS = 10, 8
+_MOST_TEXTS, _MOST_CELLS = 10, 8
 
 
 def sentences(found: Compared) -> list[str]:
@@ -138,54 +139,45 @@ def _of(table: pl.DataFrame, row: Row) -> pl.DataFrame:
     return table.filter((pl.col("model") == row["model"]) & (pl.col("temperature") == row["temperature"]))
 
 
-def figure_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
-    """For each model and temperature its name, and one line per figure: A, B, change, change on the same texts."""
-    tables = []
+def tables(found: Compared) -> Iterator[tuple[tuple[str, ...], list[list[str]]]]:
+    """The heads and the lines of each table that the terminal shows: figures, lengths, and texts that moved most."""
+    several, edges = len(found.pairs) > 1, Edges.of(found.b.record)
     for _, b in found.pairs:
-        name = model_at(b)
-        lines = [
-            [
-                NAMES[row["figure"]], number(row["value_a"]), number(row["value_b"]),
-                "other lengths" if row["change"] is None else with_error(row["change"], row["change_se"]),
-                with_error(row["change_same_texts"], row["change_same_texts_se"]),
-            ]
-            for row in _of(found.figures, b).to_dicts()
-        ]  # fmt: skip
-        tables.append((name, lines))
-    return tables
-
-
-def interval_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
-    """For each model and temperature its name, and one line for each pair of length intervals that moved the mean most."""
-    tables, edges = [], Edges.of(found.b.record)
+        lines = [_figure_line(row) for row in _of(found.figures, b).to_dicts()]
+        yield (model_at(b), "A", "B", "change", "on the same texts"), lines
     for _, b in found.pairs:
         cells = _of(found.intervals, b).with_columns((pl.col("by_cosine") + pl.col("by_lengths")).alias("part"))
-        most = cells.filter(pl.col("part").abs() > SAME).sort(pl.col("part").abs(), descending=True).head(_TOLD_CELLS)
-        lines = [
-            [
-                " and ".join(dict.fromkeys(interval_name(row[key], edges) for key in ("interval_a", "interval_b"))),
-                f"{share(row['pairs_share_a'])} → {share(row['pairs_share_b'])}",
-                number(row["cosine_mean_a"]), number(row["cosine_mean_b"]), with_error(row["change"], row["change_se"]),
-                number(row["by_cosine"]), number(row["by_lengths"]),
-            ]
-            for row in most.to_dicts()
-        ]  # fmt: skip
-        tables.append((b["model"], lines))
-    return tables
-
-
-def text_lines(found: Compared) -> list[tuple[str, list[list[str]]]]:
-    """For each model and temperature its name, and one line for each text that moved most."""
-    tables = []
+        moved = cells.filter(pl.col("part").abs() > SAME).sort(pl.col("part").abs(), descending=True).head(_MOST_CELLS)
+        first = f"{b['model']}: " * several + "where the mean moved, tokens"
+        heads = (first, "pairs", "cosine A", "B", "change", "by cosines", "by lengths")
+        if len(moved):
+            yield heads, [_interval_line(row, edges) for row in moved.to_dicts()]
     for _, b in found.pairs:
-        rows = _of(found.texts, b).head(_TOLD_TEXTS).to_dicts()
-        moved = [row for row in rows if abs(row["change"]) > SAME]
-        lines = [
-            [
-                row["text_id"], "edited" if row["edited"] else "the same", f"{row['tokens_a']} → {row['tokens_b']}",
-                number(row["nearness_a"]), number(row["nearness_b"]), number(row["change"]),
-            ]
-            for row in moved
-        ]  # fmt: skip
-        tables.append((b["model"], lines))
-    return tables
+        texts = [row for row in _of(found.texts, b).head(_MOST_TEXTS).to_dicts() if abs(row["change"]) > SAME]
+        first = f"{b['model']}: " * several + "texts that moved most"
+        if texts:
+            yield (first, "words", "tokens", "mean cosine to all, A", "B", "change"), [_text_line(row) for row in texts]
+
+
+def _figure_line(row: Row) -> list[str]:
+    return [
+        NAMES[row["figure"]], number(row["value_a"]), number(row["value_b"]),
+        "other lengths" if row["change"] is None else with_error(row["change"], row["change_se"]),
+        with_error(row["change_same_texts"], row["change_same_texts_se"]),
+    ]  # fmt: skip
+
+
+def _interval_line(row: Row, edges: Edges) -> list[str]:
+    return [
+        " and ".join(dict.fromkeys(interval_name(row[key], edges) for key in ("interval_a", "interval_b"))),
+        f"{share(row['pairs_share_a'])} → {share(row['pairs_share_b'])}",
+        number(row["cosine_mean_a"]), number(row["cosine_mean_b"]), with_error(row["change"], row["change_se"]),
+        number(row["by_cosine"]), number(row["by_lengths"]),
+    ]  # fmt: skip
+
+
+def _text_line(row: Row) -> list[str]:
+    return [
+        row["text_id"], "edited" if row["edited"] else "the same", f"{row['tokens_a']} → {row['tokens_b']}",
+        number(row["nearness_a"]), number(row["nearness_b"]), number(row["change"]),
+    ]  # fmt: skip

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from tempscale_jobs.report.page import Page, page
+from tempscale_jobs.report.findings import labelled
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Figure, Part, Report, Table, subject, tabled
 from tempscale_jobs.report.text import count, labels, number, parted, share, signed, with_error
@@ -19,31 +19,32 @@ _FIGURES = {
 _SHARES = {"pairs with SOCM above 1": "socm_over_1_share", "truncated texts": "truncated_share"}
 
 
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
-    """The page of `report_of`."""
-    return page(report_of(tables, run), run["config"])
-
-
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     """The report of a run of `pairs`, from its tables by name and the content of run.json."""
-    names = labels(tables["pairs_summary"]["temperature"].unique(maintain_order=True))
-    summary, pairs = (tables[name].with_columns(pl.col("temperature").replace(names)) for name in ("pairs_summary", "pairs"))
+    temperatures = tables["pairs_summary"]["temperature"]
+    tables = labelled(tables, temperatures)
+    summary, pairs = tables["pairs_summary"], tables["pairs"]
     models = summary["model"].unique(maintain_order=True)
     parts = [
         _part(f"m{place}", name, summary.filter(model=name).to_dicts(), pairs.filter(model=name))
         for place, name in enumerate(models)
     ]
-    made = how_made(run, "how_pairs", names)
+    made = how_made(run, "how_pairs", labels(temperatures))
     return Report("Do these pairs collapse?", subject(run, count(summary["pairs"].max(), "pair")), parts, after=[made])
+
+
+def answer(rows: list[dict[str, Any]]) -> str:
+    """The mean SOCM of one model under the first temperature, and what the others change."""
+    first, *others = rows
+    over = f"{count(first['pairs'], 'pair')} of {count(first['texts'], 'text')}"
+    socm = f"Mean SOCM {with_error(first['socm_mean'], first['socm_se'])} at {first['temperature']}, over {over}."
+    changes = [(row["temperature"], with_error(row["socm_change"], row["socm_change_se"])) for row in others]
+    return " ".join([socm, *(f"{temperature} changes it by {change}." for temperature, change in changes)])
 
 
 def _part(place: str, name: str, rows: list[dict[str, Any]], pairs: pl.DataFrame) -> Part:
     """What the report says of one model."""
     first = rows[0]
-    answer = (
-        f"The mean SOCM of {count(first['pairs'], 'pair')} of {count(first['texts'], 'text')} is "
-        f"{with_error(first['socm_mean'], first['socm_se'])} at {first['temperature']}."
-    )
     figures = [
         Figure(
             f"mean SOCM, {row['temperature']}",
@@ -67,4 +68,4 @@ def _part(place: str, name: str, rows: list[dict[str, Any]], pairs: pl.DataFrame
     ]  # fmt: skip
     heads = ("pair", "one text", "the other", "SOCM", "d_μ", "d_Σ")
     sections = [*tabled("largest_pairs", Table(heads, worst, words=3)), *tabled("pairs_figures", by_temperature)]
-    return Part(place, name, answer, figures, sections=sections)
+    return Part(place, name, answer(rows), figures, sections=sections)

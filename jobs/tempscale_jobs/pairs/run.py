@@ -55,9 +55,10 @@ def _measure_all(config: PairsConfig, life: Lifecycle, journal: Journal) -> None
             stage.note = f"{len(summary.summarise(run, config.socm, index))} tables"
     with journal.stage("report") as stage:
         from tempscale_jobs.pairs import report  # What draws it is slow to import, and Ray starts before.
+        from tempscale_jobs.report.page import page
 
         record = life.record(command=config.command, pairs=index.facts() | {"rejected_by_models": rejected})
-        report.render(load_tables(run.storage), record).write_to(run.storage)
+        page(report.report_of(load_tables(run.storage), record), record["config"]).write_to(run.storage)
         stage.note = REPORT
 
 

@@ -9,7 +9,7 @@ import altair as alt
 
 from tempscale.stats.errors import Z_95
 from tempscale_jobs.report.sections import Drawing, Table
-from tempscale_jobs.report.text import number, with_error
+from tempscale_jobs.report.text import interval_name, number, with_error
 
 COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"]
 GREY = "#8a94a3"
@@ -115,6 +115,15 @@ def lines(
     chart = alt.layer(*bands, line, points).properties(width="container", height=280)
     ordered = rows if names is None else sorted(rows, key=lambda row: names.index(row["x"]))
     return Drawing(chart, figures_of(ordered, x_title))
+
+
+def by_length(
+    points: Sequence[Point], edges: Sequence[int], title: str, kinds: Sequence[str] = (), *, zero: bool = False
+) -> Drawing | None:
+    """Lines over length intervals: the place of a point is the lower edge of its interval."""
+    names = {edge: interval_name(edge, edges) for edge in sorted({row["x"] for row in points})}
+    rows = [row | {"x": names[row["x"]]} for row in points]
+    return lines(rows, [*names.values()], ("length in tokens", title), kinds, zero=zero)
 
 
 def about_zero(rows: Sequence[Point], title: str, colours: alt.Color, series: Sequence[str] = ()) -> Drawing | None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import polars as pl
 import pyarrow as pa
 
 from tempscale.stats.errors import Z_95
-from tempscale_jobs.report.text import with_error
+from tempscale_jobs.report.text import labels, with_error
 from tempscale_jobs.runs.sealed import shown
 from tempscale_jobs.tables.columns import SCHEMA_VERSION
 from tempscale_jobs.tables.findings import FINDINGS
@@ -116,9 +116,9 @@ class Findings:
         return cls(Finding(**row) for row in table.select(_STORED).to_dicts())
 
     @classmethod
-    def stored(cls, tables: Mapping[str, pl.DataFrame]) -> Findings | None:
-        """The findings of a finished run; None of one that an older version made, which decided none."""
-        return cls.read(tables["findings"]) if "findings" in tables else None
+    def stored(cls, tables: dict[str, pl.DataFrame], decide: Callable[[dict[str, pl.DataFrame]], Findings]) -> Findings:
+        """The findings of a finished run; an older version stored none, so that they are decided now."""
+        return cls.read(tables["findings"]) if "findings" in tables else decide(tables)
 
     def with_commands(self, commands: Mapping[Finding, str]) -> Findings:
         """The same, with what to run about some of them."""
@@ -127,6 +127,23 @@ class Findings:
     def as_data(self) -> list[dict[str, Any]]:
         """The findings for JSON, without what is empty."""
         return [{key: value for key, value in row._asdict().items() if value not in (None, "")} for row in self.rows]
+
+
+def labelled(tables: Mapping[str, pl.DataFrame], temperatures: Iterable[str]) -> dict[str, pl.DataFrame]:
+    """The tables with a short label in place of each temperature and each reference."""
+    names = labels(temperatures)
+    return {
+        key: table.with_columns(pl.col(c).replace(names) for c in ("temperature", "reference") if c in table.columns)
+        for key, table in tables.items()
+    }
+
+
+def of_each_model(tables: Mapping[str, pl.DataFrame], name: str) -> dict[str, dict[str, pl.DataFrame]]:
+    """Each model's rows of the tables, in the order in which the table `name` has the models."""
+    return {
+        model: {key: table.filter(model=model) for key, table in tables.items() if "model" in table.columns}
+        for model in tables[name]["model"].unique(maintain_order=True)
+    }
 
 
 class Document(NamedTuple):

@@ -22,21 +22,21 @@ FIGURES = "figures"
 BUNDLE = "vega.js"
 TEMPLATES = Path(__file__).parent / "templates"
 _WIDTH = 820
-"""Pixels of a figure in a file; on the page it is as wide as the window."""
+"""Pixels of a chart in a file; on the page it is as wide as the window."""
 _PER_PIXEL = 2
 _ON_WHITE = {"background": "white", "font": "sans-serif", "view": {"stroke": None}}
 
 
 @dataclass(frozen=True)
 class Page:
-    """A page as HTML, with the specifications of its figures."""
+    """A page as HTML, with the specifications of its charts."""
 
     html: str
     figures: dict[str, dict[str, Any]]
-    """The Vega-Lite specification of each figure, by the name of its file."""
+    """The Vega-Lite specification of each chart, by the name of its file."""
 
     def write_to(self, storage: Storage) -> None:
-        """Write the page and, with the extra `figures`, each figure as SVG and PNG below figures/ in place of others."""
+        """Write the page and, with the extra `figures`, each chart as SVG and PNG below figures/ in place of others."""
         storage.write(REPORT, self.html.encode())
         storage.remove(FIGURES)
         try:
@@ -96,7 +96,7 @@ def shown_in(value: Any) -> Any:
 
 
 def _file(key: str, names: Mapping[str, str]) -> str:
-    """The name of a figure's file, which begins with the model's name where there are several."""
+    """The name of a chart's file, which begins with the model's name where there are several."""
     place, _, figure = key.partition("-")
     if len(names) < 2 or place not in names:
         return figure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rich.console import Console
@@ -18,7 +18,10 @@ from tempscale_jobs.urls import hidden
 _NARROW, _WIDE = 80, 200
 _LINES = 8
 """Lines of an ending, besides those of further models."""
-_OF_AN_ANSWER, _OF_A_MODEL = 3, 2
+_OF_ONE = ((4, 2, True), (4, 2, False), (3, 2, False), (3, 1, False), (2, 1, False), (1, 1, False))
+"""Lines of the answer, lines of what to do, and whether there are figures: the first that fits is taken."""
+_OF_SEVERAL = ((2, 2, True),)
+"""The same, of each of several models."""
 _SENTENCE = re.compile(r"(?<=[.?!]) (?=\S)")
 
 
@@ -69,44 +72,38 @@ class Ending(NamedTuple):
     gate: str = ""
     is_failed: bool = False
     """Whether the gate failed."""
+    annotations: Sequence[str] = ()
+    """Lines for the program that runs the command."""
 
 
-def by_model(models: Sequence[str], answers: Sequence[str]) -> list[str]:
+def by_model(answers: Mapping[str, str]) -> list[str]:
     """The answers of several models, each after its model's name; that of a single one as it is."""
-    return [*answers] if len(models) < 2 else [f"{name}: {answer}" for name, answer in zip(models, answers, strict=True)]
+    return [answer if len(answers) == 1 else f"{model}: {answer}" for model, answer in answers.items()]
 
 
 def lines_of(ending: Ending) -> list[tuple[str, str]]:
     """The lines of an ending, each with its style: at most eight for one model, two more for each further one.
 
-    An answer has a fourth line if there is room. Where there is too much to say, the figures go first, then the last
-    sentences. A failed gate comes before the answer.
+    Where there is too much to say, the figures go first, then the last sentences. A failed gate comes before the answer.
     """
     first, last = (ending.gate, "") if ending.is_failed else ("", ending.gate)
     first, *answers, figures, advice, last = explained(
         [first, *ending.answers, ", ".join(ending.figures), ending.to_do, last]
     )
-    several, gate = len(answers) > 1, 3 if ending.is_failed else 1
-    of_answer, of_to_do = _OF_A_MODEL if several else _OF_AN_ANSWER + 1, 2
-    while True:
-        answer = [(line, "bold") for text in answers for line in _fitted(text, of_answer)]
-        gates = [(line, "bold red" if ending.is_failed else "green") for line in _fitted(first or last, gate)]
-        to_do = [(line, "") for line in _fitted(advice, of_to_do)]
+    gates = [(line, "bold red" if ending.is_failed else "green") for line in _fitted(first or last, 3 if first else 1)]
+    for of_answer, of_to_do, has_figures in _OF_SEVERAL if len(answers) > 1 else _OF_ONE:
         lines = [
-            *(gates if ending.is_failed else []), *answer, *((line, "") for line in _fitted(figures, 2)), *to_do,
-            *((f"  {command}", "cyan") for command in ending.commands), *([] if ending.is_failed else gates),
+            *(gates if ending.is_failed else []),
+            *((line, "bold") for text in answers for line in _fitted(text, of_answer)),
+            *((line, "") for line in _fitted(figures * has_figures, 2)),
+            *((line, "") for line in _fitted(advice, of_to_do)),
+            *((f"  {command}", "cyan") for command in ending.commands),
+            *([] if ending.is_failed else gates),
             (ending.place, ""),
-        ]  # fmt: skip
-        if several or len(lines) <= _LINES or (of_answer, of_to_do, figures) == (1, 1, ""):
-            return lines
-        if of_answer > _OF_AN_ANSWER:
-            of_answer -= 1
-        elif figures:
-            figures = ""
-        elif of_to_do > 1:
-            of_to_do -= 1
-        else:
-            of_answer -= 1
+        ]
+        if len(lines) <= _LINES:
+            break
+    return lines
 
 
 def _fitted(text: str, lines: int) -> list[str]:
@@ -127,3 +124,5 @@ def print_ending(ending: Ending) -> None:
     console.print()
     for line, style in lines_of(ending):
         console.print(line, style=style, highlight=False, soft_wrap=True, markup=False)
+    for line in ending.annotations:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -25,10 +25,15 @@ TERMS = (
     Term("d_Σ", "d_Σ (difference of token clouds)", "how much the token clouds of two texts differ"),
     Term("tr Σ", "tr Σ (spread of tokens)", "the spread of a text's tokens around their mean, relative to that mean"),
     Term("σ_a", "σ_a (gain of attention)", "the largest gain of attention for token differences; a low one filters more"),
+    Term(
+        "exposure", "exposure",
+        "the share of the search results that texts of a length take, over their share of the texts; 1 is fair",
+    ),
+    Term("hubness", "hubness", "the skewness of how often texts are returned; 0 where all are returned equally often"),
     Term("S1", "S1 (arXiv 2410.24200)", "Length-Induced Embedding Collapse in Transformer-based Models, arXiv 2410.24200"),
     Term("S2", "S2 (arXiv 2604.27398)", "Why Mean Pooling Works, arXiv 2604.27398"),
 )  # fmt: skip
-_FOUND = {term.symbol: re.compile(rf"(?<!\w){term.symbol}(?!\w)") for term in TERMS}
+_FOUND = {term.symbol: re.compile(rf"(?<!\w){term.symbol}(?!\w)", re.IGNORECASE) for term in TERMS}
 
 
 def meanings(texts: Iterable[str], known: Iterable[str] = ()) -> list[str]:

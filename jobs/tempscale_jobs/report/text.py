@@ -18,7 +18,7 @@ NAMES = FIGURES | {
     "spread_mean": "mean spread of a text's tokens, tr Σ", "spread_over_2_share": "share of texts with tr Σ > 2",
     "within_cosine_over_third_share": "share of texts whose tokens are alike", "texts": "number of texts",
     "socm_over_1_share": "share of pairs with SOCM above 1",
-    "k_occurrence_skewness": "hubness (skewness of how often texts are returned)",
+    "k_occurrence_skewness": "hubness",
     "near_duplicate_pairs": "near-duplicate pairs", "effective_rank": "effective rank", "tokens": "number of tokens",
     "corpus_texts": "number of usable texts", "rows": "number of rows", "rejected": "number of rejected rows",
     "socm_texts": "texts with SOCM", "socm_pairs": "pairs with SOCM", "socm_groups": "groups for SOCM",
@@ -97,10 +97,15 @@ class Edges(tuple[int, ...]):
     @classmethod
     def of(cls, run: Mapping[str, Any], section: str = "analysis") -> Edges:
         """Those of a section of a run's configuration; without a window where the models have several, or do not cut."""
-        edges = cls(run["config"][section]["intervals"])
-        windows = {model.get("max_length") for model in run.get("models", {}).values()}
-        if len(windows) == 1 and run["config"].get("embedding", {}).get("long") != "chunk":
-            edges.window = windows.pop() or None
+        windows = [model.get("max_length") for model in run.get("models", {}).values()]
+        return cls.cut(run["config"][section]["intervals"], windows, run["config"].get("embedding", {}).get("long"))
+
+    @classmethod
+    def cut(cls, lower: Iterable[int], windows: Iterable[int | None], long: str | None) -> Edges:
+        """Those of models with these windows, where `long` is what happens to a text beyond a window."""
+        edges, several = cls(lower), {*windows}
+        if len(several) == 1 and long != "chunk":
+            edges.window = several.pop() or None
         return edges
 
 
@@ -134,7 +139,7 @@ def labels(temperatures: Iterable[str]) -> dict[str, str]:
 
     Long texts that are equal when cut get numbers, so that equal labels mean equal temperatures.
     """
-    short = {text: _label(text) for text in temperatures}
+    short = {text: _label(text) for text in dict.fromkeys(temperatures)}
     label_of: dict[str, str] = {}
     for text, label in short.items():
         alike = [other for other in short if short[other] == label]

@@ -107,7 +107,7 @@ COSINE_HISTOGRAM = Table(
 
 EXPOSURE = Table(
     "exposure",
-    "who takes the search results: neighbour slots by length interval against its share of the texts",
+    "who takes the search results: the share of the results by length interval against its share of the texts",
     (
         *KEY,
         Column(
@@ -121,7 +121,7 @@ EXPOSURE = Table(
         Column("interval", INT, "tokens", "lower edge of the length interval"),
         Column("texts", BIG, "texts", "texts in it"),
         Column("texts_share", FLOAT, "share", "its share of the texts"),
-        Column("slots_share", FLOAT, "share", "its share of all neighbour slots"),
+        Column("slots_share", FLOAT, "share", "its share of all results: places in lists of nearest texts"),
         *with_error("exposure", "slots_share over texts_share; 1 is fair"),
         Column("k_occurrence_skewness", FLOAT, "", "skewness of the k-occurrence N_k: hubness; null if a sample asked"),
     ),

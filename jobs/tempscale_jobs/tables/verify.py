@@ -85,7 +85,7 @@ VERIFY_SUMMARY = Table(
             "low",
             FLOAT,
             "share",
-            "lower end of its two-sided 95 % interval for all rows (Clopper–Pearson); the share where all were compared",
+            "lower end of its 95 % confidence interval for all rows (Clopper–Pearson); the share where all were compared",
         ),
         Column("high", FLOAT, "share", "upper end; with 97.5 % no more of all rows are wrong"),
     ),

@@ -21,6 +21,7 @@ from tempscale_jobs.report.text import interval_name, share
 from tempscale_jobs.runs.folder import Model, Run, all_means_by_text
 from tempscale_jobs.steps.neighbours import CORRECTED
 from tempscale_jobs.tables.columns import finite
+from tempscale_jobs.tune.findings import passes_fair
 
 _LEVEL = 0.05
 
@@ -150,7 +151,8 @@ def choose(
     """The rows of `tuning_collapse`, and by candidate of `tuning_intervals`, without key columns; the reference first."""
     # A candidate is eligible if the mean cosine rises beyond its error in no interval (raising it for short texts is no
     # gain) and short texts keep the share `keep_neighbours` of their nearest texts. It must improve the prefix gap or the
-    # exposure of long texts beyond noise (Bonferroni over the candidates) and worsen neither. The smallest gap is chosen.
+    # exposure of long texts beyond noise (Bonferroni over the candidates) and worsen neither. Of these the smallest gap
+    # is chosen; one that moves the exposure past the fair 1 only if all do.
     first = every[0]
     all_intervals = [by_interval(candidate, first) for candidate in every]
     if len(all_intervals[0]) < 2:
@@ -175,13 +177,17 @@ def choose(
         }  # fmt: skip
         rows.append(row | _judged(row, rows[0] if rows else row, intervals, _Bar(keep_neighbours, of_noise, edges)))
     better = [row for row in rows[1:] if row["better"]]
+    before = rows[0]["exposure_long"]
+    within = [row for row in better if not passes_fair(before, row["exposure_long"], row["exposure_long_change_se"])]
+    only = " that does not overshoot" if 0 < len(within) < len(better) else ""
+    better = within or better
     probed = rows[0]["prefix_gap"] is not None
     chosen = min(better, key=lambda row: row["prefix_gap"] if probed else -fairer(row, rows[0])) if better else rows[0]
     chosen["chosen"] = True
     if chosen is rows[0]:
         chosen["reason"] = "no eligible candidate betters it by more than noise"
     else:
-        chosen["reason"] += f"; of such candidates the {'smallest prefix gap' if probed else 'fairest exposure'}"
+        chosen["reason"] += f"; of such candidates{only} the {'smallest prefix gap' if probed else 'fairest exposure'}"
     return [{name: value for name, value in row.items() if name != "better"} for row in rows], all_intervals
 
 

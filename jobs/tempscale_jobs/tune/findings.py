@@ -51,12 +51,17 @@ class Overshot(NamedTuple):
         return f"overshoots: the exposure of {self.texts} goes from {self.before:.2f} to {self.after:.2f}, past the fair 1"
 
 
+def passes_fair(before: float, after: float, error: float | None) -> bool:
+    """Whether a candidate moves the longest texts' exposure past the fair 1, from the error of the move."""
+    return by_correction(before, after, (0.0, error)) == "overshoots"
+
+
 def overshot(tables: Mapping[str, pl.DataFrame], row: Row) -> Overshot | None:
     """The length that a candidate moves furthest past the fair exposure, decided by `by_correction`; None without one."""
     if "tuning_scores" not in tables:
         before, after = tables["tuning_collapse"]["exposure_long"][0], row["exposure_long"]
-        decided = by_correction(before, after, (0.0, row["exposure_long_change_se"]))  # The error of the move.
-        return Overshot("the longest texts", before, after) if decided == "overshoots" else None
+        is_past = passes_fair(before, after, row["exposure_long_change_se"])
+        return Overshot("the longest texts", before, after) if is_past else None
     exposure = tables.get("tuning_exposure", pl.DataFrame())
     if row["correction"] is None or exposure.is_empty():
         return None

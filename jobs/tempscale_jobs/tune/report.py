@@ -7,8 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from tempscale_jobs.report.charts import COLOURS, GREY, about_zero, colour, lines, point
-from tempscale_jobs.report.page import Page, page
+from tempscale_jobs.report.charts import COLOURS, GREY, about_zero, by_length, colour, point
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Drawing, Figure, Part, Report, Section, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import Edges, count, interval_name, labels, number, share, signed, with_error
@@ -16,11 +15,6 @@ from tempscale_jobs.tune import words as sentences
 from tempscale_jobs.urls import masked
 
 _KINDS = ("chosen", "eligible", "not eligible")
-
-
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
-    """The page of `report_of`."""
-    return page(report_of(tables, run), run["config"])
 
 
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
@@ -105,12 +99,13 @@ def _by_collapse(table: pl.DataFrame, intervals: pl.DataFrame, edges: Sequence[i
         for row in others
     ]  # fmt: skip
     heads = ("prefix gap", "exposure", "largest rise ÷ error", "short texts' neighbours kept")
+    inside = [point(row["temperature"], "", row["interval"], row["cosine_mean"]) for row in intervals.to_dicts()]
     exposure = _changes(table, "exposure_long_change", "change of the longest texts' exposure")
     return group(
         "Candidates",
         drawn("t", "gap", _changes(table, "prefix_gap_change", "change of the prefix gap")),
         drawn("t", "exposure", exposure, "exposure_change"),
-        drawn("t", "intervals", _intervals(intervals, edges)),
+        drawn("t", "intervals", by_length(inside, edges, "mean cosine")),
         _candidates("by_collapse", table, Table(heads, cells)),
     )  # fmt: skip
 
@@ -142,12 +137,3 @@ def _changes(table: pl.DataFrame, name: str, title: str) -> Drawing | None:
     known = [row for row in table.to_dicts()[1:] if row[name] is not None]
     rows = [point(_kind(row), "", row["temperature"], row[name], row[f"{name}_se"]) for row in known]
     return about_zero(rows, title, colour(_KINDS, colours=[COLOURS[2], COLOURS[0], GREY]))
-
-
-def _intervals(table: pl.DataFrame, edges: Sequence[int]) -> Drawing | None:
-    """The mean cosine inside each length interval, one line per candidate."""
-    names = [interval_name(edge, edges) for edge in sorted(table["interval"].unique())]
-    rows = [
-        point(row["temperature"], "", interval_name(row["interval"], edges), row["cosine_mean"]) for row in table.to_dicts()
-    ]
-    return lines(rows, names, ("length in tokens", "mean cosine"))

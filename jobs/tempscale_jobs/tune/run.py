@@ -78,6 +78,7 @@ def _choose(config: TuneConfig, life: Lifecycle, states: dict[str, Any], journal
         else:
             tables, choice = _choose_by_collapse(config, run, candidates, journal)
     with journal.stage("report on the choice") as stage:
+        from tempscale_jobs.report.page import page
         from tempscale_jobs.tune import report  # What draws it is slow to import, and Ray starts before.
 
         frames = {name: pl.DataFrame(pl.from_arrow(table)) for name, table in tables.items()}
@@ -87,7 +88,7 @@ def _choose(config: TuneConfig, life: Lifecycle, states: dict[str, Any], journal
         chosen = next(t for t in candidates if t.canonical == choice["chosen"])
         run.storage.write_json(CHOSEN, chosen.as_data(), plain=True)
         record = life.record(command=config.command, seed=config.seed, states=states, choice=choice)
-        report.render(folder.load_tables(run.storage), record).write_to(run.storage)
+        page(report.report_of(folder.load_tables(run.storage), record), record["config"]).write_to(run.storage)
         stage.note = REPORT
 
 

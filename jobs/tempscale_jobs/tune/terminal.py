@@ -7,16 +7,9 @@ from typing import Any
 import polars as pl
 
 from tempscale_jobs.report.findings import Document, Findings
-from tempscale_jobs.report.screen import Ending, print_ending
-from tempscale_jobs.runs.folder import DONE, Run, load_tables
+from tempscale_jobs.report.screen import Ending
 from tempscale_jobs.tune import words
 from tempscale_jobs.tune.findings import candidates, decide, of_candidate
-from tempscale_jobs.urls import masked
-
-
-def close(run: Run) -> None:
-    """Print the choice, its evidence, the next step and where the report is, on standard output."""
-    print_ending(ending(load_tables(run.storage), run.storage.read_json(DONE), masked(run.storage.root)))
 
 
 def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -> Ending:
@@ -31,12 +24,11 @@ def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -
     return Ending([answer], f"report  {root}/report.html", to_do=to_do, commands=commands)
 
 
-def document(run: Run) -> Document:
+def document(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -> Document:
     """The choice, and what each candidate changes; the findings on the chosen one name what to run."""
-    record, tables = run.storage.read_json(DONE), load_tables(run.storage)
-    found, (rows, figures) = Findings.stored(tables) or decide(tables), candidates(tables)
+    found, (rows, figures) = Findings.stored(tables, decide), candidates(tables)
     (chosen,) = (row for row in rows if row["chosen"])
-    commands = [line for line in words.then(record, masked(run.storage.root)) if line.startswith("tempscale ")]
+    commands = [line for line in words.then(record, root) if line.startswith("tempscale ")]
     next_step = {found.at(of_candidate(figure, chosen), chosen): line for line in commands[:1] for figure in figures}
     answers = {chosen["model"]: words.answer(record, tables)}
-    return Document(run.storage.root, answers, found.with_commands(next_step))
+    return Document(root, answers, found.with_commands(next_step))

@@ -96,8 +96,8 @@ def corrected(choice: dict[str, Any], tables: dict[str, pl.DataFrame]) -> list[s
     fairest = row["correction"]
     over = "" if passed[fairest] is None or row["chosen"] else f" It {passed[fairest]}."
     sentences.append(
-        f"Documents of each fifth of length, shortest first, are shown {shown(exposure, None)} times as often as is "
-        f"fair. Without embedding again, the correction {fairest} makes it {shown(exposure, fairest)}, and changes the "
+        f"The exposure of each fifth of the documents by length, shortest first, is {shown(exposure, None)} (1 is fair). "
+        f"Without embedding again, the correction {fairest} makes it {shown(exposure, fairest)}, and changes the "
         f"held-out score by {with_error(row['held_change'], row['held_change_se'])}: it is in corrections/.{over}"
     )
     return sentences
@@ -135,7 +135,8 @@ def _collapse(choice: dict[str, Any], table: pl.DataFrame) -> list[str]:
             f"{named(chosen['temperature'], chosen['correction'], names)} changes the prefix gap by "
             f"{with_error(chosen['prefix_gap_change'], chosen['prefix_gap_change_se'])} and the longest texts' exposure by "
             f"{with_error(chosen['exposure_long_change'], chosen['exposure_long_change_se'])}; of the nearest neighbours of "
-            f"short texts {share(chosen['short_kept'])} stay the same, and at no length the mean cosine rises beyond error."
+            f"short texts {share(chosen['short_kept'])} stay the same, and at no length does the mean cosine rise beyond "
+            "its error."
         )
     sentences.append(
         "Without labels nothing is known about scores: if you have labels, check the choice with tempscale evaluate."

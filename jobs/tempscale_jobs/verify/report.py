@@ -9,7 +9,6 @@ import altair as alt
 import polars as pl
 
 from tempscale_jobs.report.charts import COLOURS
-from tempscale_jobs.report.page import Page, page
 from tempscale_jobs.report.provenance import how_made
 from tempscale_jobs.report.sections import Drawing, Figure, Part, Report, Table, drawn, group, subject, tabled
 from tempscale_jobs.report.text import count, labels, number, share
@@ -19,11 +18,6 @@ from tempscale_jobs.verify.words import answer, measured_by, missing, named, who
 _SHOWN = 50
 _GROUPS_SHOWN = 100
 _FIGURES = (("wrong", "share"), ("at least", "low"), ("at most", "high"))
-
-
-def render(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Page:
-    """The page of `report_of`."""
-    return page(report_of(tables, run), run["config"])
 
 
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
@@ -43,7 +37,7 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     rejected = run["embeddings"]["rejected"] + run.get("texts", {"rejected": 0})["rejected"]
     lost = f"{count(rejected, 'row')} without a text, a vector or an id of its own: rejected/ lists them."
     alerts = [*([lost] if rejected else []), *missing(run)]
-    names = labels(verified["temperature"].unique(maintain_order=True))
+    names = labels(verified["temperature"])
     made = how_made(run, "how_verify", names, corpus=[run["embeddings"]["source"]])
     return Report(
         "Are these vectors the model's?", subject(run, count(total["sampled"], "vector")), [part], alerts,

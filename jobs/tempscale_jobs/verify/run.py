@@ -108,6 +108,7 @@ def _verify_all(config: VerifyConfig, life: Lifecycle, contents: list[StoredVect
             compared = [piece.files[0] for piece in every]
             stage.note = f"{len(summary.summarise(run, judged, config.by, compared, config.max_wrong))} tables"
     with journal.stage("report") as stage:
+        from tempscale_jobs.report.page import page
         from tempscale_jobs.verify import report  # What draws it is slow to import, and Ray starts before.
 
         facts = {"embeddings": sides[0][1].facts()} | ({"texts": sides[1][1].facts()} if joined else {})
@@ -116,7 +117,7 @@ def _verify_all(config: VerifyConfig, life: Lifecycle, contents: list[StoredVect
         if joined:
             keep_rejected(sides[1][0], run.storage)
         run.storage.remove(OTHER)
-        report.render(load_tables(run.storage), record).write_to(run.storage)
+        page(report.report_of(load_tables(run.storage), record), record["config"]).write_to(run.storage)
         stage.note = REPORT
 
 

@@ -8,26 +8,14 @@ import polars as pl
 
 from tempscale_jobs.corpus.rows import mention_rejected
 from tempscale_jobs.report.findings import Document, Findings
-from tempscale_jobs.report.screen import Ending, print_ending
+from tempscale_jobs.report.screen import Ending
 from tempscale_jobs.report.text import share
-from tempscale_jobs.runs.folder import DONE, Run, load_tables
-from tempscale_jobs.urls import masked
 from tempscale_jobs.verify.words import answer, missing, whole
 
 
 def fails(tables: dict[str, pl.DataFrame], record: dict[str, Any]) -> bool:
     """Whether more vectors are wrong than may be."""
     return bool(whole(tables["verify_summary"])[0]["low"] > record["verified"]["max_wrong"])
-
-
-def failed(run: Run) -> bool:
-    """The same of a finished run."""
-    return fails(load_tables(run.storage), run.storage.read_json(DONE))
-
-
-def close(run: Run) -> None:
-    """Print how many vectors are wrong and why, and where the report is, on standard output."""
-    print_ending(ending(load_tables(run.storage), run.storage.read_json(DONE), masked(run.storage.root)))
 
 
 def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -> Ending:
@@ -44,9 +32,8 @@ def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -
     )  # fmt: skip
 
 
-def document(run: Run) -> Document:
+def document(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -> Document:
     """The answer and the findings."""
-    tables, record = load_tables(run.storage), run.storage.read_json(DONE)
     found = Findings.read(tables["findings"])
     more = {"verdict": "failed" if fails(tables, record) else "passed"}
-    return Document(run.storage.root, {found.rows[0].model: answer(tables["verify_summary"])}, found, more)
+    return Document(root, {found.rows[0].model: answer(tables["verify_summary"])}, found, more)

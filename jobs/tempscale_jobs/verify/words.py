@@ -73,5 +73,5 @@ def measured_by(record: Row) -> list[str]:
     }[facts["norms"]]  # fmt: skip
     return [
         f"Most vectors have {facts['dimensions']} dimensions in {facts['format']} and {norms}.",
-        f"Computed in {facts['computed']}: a relative distance of {facts['relative_distance']:.1e} is no error.",
+        f"Computed in {facts['computed']}: relative distances up to {facts['relative_distance']:.1e} count as equal.",
     ]

@@ -6,10 +6,11 @@ import polars as pl
 import pytest
 from command_line import in_process
 from pages import EDGES, tables_of
-from whole_run import checked_json, read_tables
+from whole_run import checked_json, read_record, read_tables
 
 from tempscale_jobs.audit.findings import by_correction, decide, exposed
 from tempscale_jobs.report.findings import Finding, Findings, changed, state
+from tempscale_jobs.report.text import Edges, interval_name
 from tempscale_jobs.tables.findings import FINDINGS
 
 
@@ -115,8 +116,8 @@ def test_the_table_gives_the_findings_back():
     table = findings.table()
     assert table.schema.names == [column.name for column in FINDINGS.columns]
     assert len(table) == len(findings.rows) > 20
-    assert Findings.stored({"findings": findings.frame()}).rows == findings.rows
-    assert Findings.stored({}) is None  # As of an older version.
+    assert Findings.stored({"findings": findings.frame()}, decide).rows == findings.rows
+    assert Findings.stored({}, lambda _: findings) is findings  # As of an older version.
     keys = table.select(["figure", "model", "temperature"]).to_pylist()
     assert len({tuple(key.values()) for key in keys}) == len(keys)
 
@@ -144,6 +145,8 @@ def test_a_finished_audit_gives_its_verdict_and_findings_as_json(small_audit, ra
         for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean"):
             finding = told[figure, row["temperature"]]
             assert (finding["model"], finding["value"]) == (model, row[figure])
+        longest = interval_name(row["gap_longest"], Edges.of(read_record(out)))
+        assert f"of {longest} tokens" in told["collapse_gap", row["temperature"]]["rests_on"]
     assert any("command" in finding for finding in told.values())
     (effect,) = tables["temperature_effect"].filter(figure="collapse_gap").to_dicts()
     assert told[changed("collapse_gap"), effect["temperature"]]["value"] == effect["change"]

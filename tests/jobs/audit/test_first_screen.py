@@ -6,6 +6,7 @@ from pages import EDGES, RUN, nights, tables_of, without_errors
 
 from tempscale_jobs.audit import report, verdict, words
 from tempscale_jobs.report.findings import Findings
+from tempscale_jobs.report.page import page as page_of
 from tempscale_jobs.report.text import FIGURES
 from tempscale_jobs.runs.storage import Storage
 
@@ -64,7 +65,7 @@ def test_the_gate_is_on_the_first_screen(verdict_, failed):
 def test_every_figure_is_left_as_svg_and_png_and_old_ones_go(tmp_path):
     storage = Storage(str(tmp_path / "run"))
     storage.write("figures/old.png", b"")
-    page = report.render(tables_of(), RUN | {"trend": nights(2)})
+    page = page_of(report.report_of(tables_of(), RUN | {"trend": nights(2)}), {})
     page.write_to(storage)
     names = {"cosine", "heatmap", "probe", "effects", "scatter", "socm"} | {f"nights-{key}" for key in FIGURES}
     assert set(page.figures) == names
@@ -74,5 +75,5 @@ def test_every_figure_is_left_as_svg_and_png_and_old_ones_go(tmp_path):
     assert len(storage.read("report.html")) < 3_000_000
     one, other = tables_of(model="a/b"), tables_of(model="a b")
     tables = {name: pl.concat([one[name], other[name]]) for name in one} | {"excerpts": one["excerpts"]}
-    of_models = report.render(tables, RUN).figures
+    of_models = page_of(report.report_of(tables, RUN), {}).figures
     assert {name for name in of_models if name.endswith("cosine")} == {"a-b-m0-cosine", "a-b-m1-cosine"}

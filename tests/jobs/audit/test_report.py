@@ -110,7 +110,7 @@ def test_of_several_models_each_has_its_findings_and_charts_under_its_name(model
         assert gap in part.answer
         (words,) = [section for section in part.sections if section.title == "In words"]
         assert gap in words.sentences[0]
-        assert len(words.sentences) == 5
+        assert len(words.sentences) == 4
         keys = [section.key for whole in part.sections for section in whole.walk() if section.key]
         assert len(keys) == 6
         assert all(key.startswith(f"{part.id}-") for key in keys)

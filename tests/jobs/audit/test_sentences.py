@@ -11,7 +11,7 @@ from pages import RUN, tables_of, without_errors
 
 from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.verdict import answer
-from tempscale_jobs.audit.words import headline, labelled, protocol
+from tempscale_jobs.audit.words import in_words, labelled, protocol
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import Edges, interval_name
 from tempscale_jobs.urls import masked
@@ -71,8 +71,6 @@ def variants():
     yield "no error of a whole corpus: intervals make no documents", without_errors(tables_of()), whole
     yield "embeddings of one's own", tables_of(exposed=wins), configured(corpus=OWN_VECTORS)
     yield "texts beside one another are alike", tables_of(exposed=wins), of_model(source_order=IN_ORDER)
-    rare = {"spread_over_2_share": 0.004, "spread_over_2_share_se_superpopulation": 0.001}
-    yield "a rare share", summed(tables_of(), **rare), {}
     gaps = [0, 50, 100, 400, 900, 901]
     yield "edges of which [50, 100) and [900, ∞) hold no text", tables_of(), configured(analysis={"intervals": gaps})
     yield "one pair of two texts", summed(tables_of(), socm_texts=pl.lit(2, pl.Int64)), {}
@@ -100,7 +98,7 @@ def said(tables, own):
     lines = [answer(found["collapse_summary"].row(0, named=True), Findings.read(found["findings"]))]
     lines += [line for step in advised(tables, record) for line in (step.text, step.command) if line]
     chunked = record["config"].get("embedding", {}).get("long") == "chunk"
-    return [*lines, *headline(found, edges)["MiniLM"], *protocol(record["models"]["MiniLM"], edges, chunked)]
+    return [*lines, *in_words(found, edges), *protocol(record["models"]["MiniLM"], edges, chunked)]
 
 
 def test_what_is_said_of_each_state():

@@ -57,6 +57,7 @@ def test_a_sample_of_one_text_has_socm_of_no_pairs(tmp_path):
 
 def exposures(**values):
     base = {"model": "m", "temperature": "τ 1", "asked_by": "corpus", "k": 10, "interval": [0, 64], "texts": [90, 90]}
+    base |= {"exposure_se_superpopulation": [None, None]}
     return pl.DataFrame(base | values)
 
 
@@ -75,8 +76,12 @@ def test_what_a_correction_would_change_is_said_as_far_as_it_is_known():
     assert "overshoots" not in whole
     moved = after.with_columns(pl.Series("exposure", [0.7, 0.9]))
     past = {"exposure": before, "exposure_corrected": moved}
-    past = {name: table.with_columns(exposure_se_superpopulation=0.02) for name, table in past.items()}
-    assert "overshoots" in words.corrected(past, row, "corpus", [0, 64])
+    past = {name: table.with_columns(exposure_se_superpopulation=pl.lit(0.02)) for name, table in past.items()}
+    passed, nearer = words.corrected(past, row, "corpus", [0, 64]).split(". ")[:2]
+    assert "overshoots" in passed
+    assert "0–63" in passed
+    assert "64+" not in passed  # Which comes nearer to 1, and is not among those that pass it.
+    assert "64+" in nearer
     assert "2.5" not in part
     assert "75" not in part
 

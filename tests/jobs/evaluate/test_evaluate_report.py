@@ -17,9 +17,10 @@ from tempscale_jobs.config.strict import checked
 from tempscale_jobs.evaluate import summary, tasks
 from tempscale_jobs.evaluate.charts import named
 from tempscale_jobs.evaluate.findings import score
-from tempscale_jobs.evaluate.report import render
+from tempscale_jobs.evaluate.report import report_of
 from tempscale_jobs.evaluate.words import of_model
 from tempscale_jobs.report.findings import changed
+from tempscale_jobs.report.page import page
 from tempscale_jobs.runs.folder import begin
 
 
@@ -59,7 +60,7 @@ def test_nothing_is_compared_with_a_reference_that_is_missing(copied, tables):
     # mteb's tools would take an old result for one of this run.
     assert len(list(out.glob("mteb/results/*/*/found.json"))) == 1
     record = json.loads((out / "run.json").read_text())
-    assert "it was lost" in render(found, record | {"missing": 1}).html
+    assert "it was lost" in page(report_of(found, record | {"missing": 1}), {}).html
 
 
 @pytest.mark.proof
@@ -69,8 +70,8 @@ def test_tables_of_an_earlier_attempt_go_with_their_cells(copied):
     assert set(without(*every[:2], *every[4:6])) == {"evaluation", "evaluation_items", "evaluation_types", "findings"}
     left = without(*every)
     assert set(left) == {"evaluation", "findings"}
-    page = render(left, json.loads((out / "run.json").read_text()) | {"missing": 8}).html
-    assert "8 cells are missing" in page
+    html = page(report_of(left, json.loads((out / "run.json").read_text()) | {"missing": 8}), {}).html
+    assert "8 cells are missing" in html
 
 
 def test_it_ends_with_the_scores_and_what_a_temperature_does_to_them(finished, capsys):

@@ -54,9 +54,7 @@ def test_a_comparison_prints_one_document_and_leaves_the_same_findings(tmp_path)
     assert (finding["figure"], finding["state"]) == (changed("cosine_mean"), "up")
     assert finding["value"] == pytest.approx(0.15)
     assert finding["error"] == pytest.approx((0.01**2 + 0.02**2) ** 0.5)
-    assert (
-        Findings.stored({"findings": pl.read_parquet(tmp_path / "out" / "findings.parquet")}).as_data() == data["findings"]
-    )
+    assert Findings.read(pl.read_parquet(tmp_path / "out" / "findings.parquet")).as_data() == data["findings"]
 
 
 def night(day, cosine, gate="passed", **more):

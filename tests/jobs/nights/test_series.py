@@ -12,6 +12,7 @@ from tempscale_jobs.nights import gate as checks
 from tempscale_jobs.nights import night as nights
 from tempscale_jobs.nights import record as history
 from tempscale_jobs.nights.night import Night
+from tempscale_jobs.report.page import page as page_of
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.runs.storage import Storage
 
@@ -196,7 +197,7 @@ def test_the_verdict_and_what_else_is_to_be_known_are_in_every_place(kept):
     assert len(lines) == 3
     assert failed["failed"][0] in lines[1]
     assert begun["first_nights"][0] in lines[2]
-    assert page.render(record).html.count(f">{begun['first_nights'][0]}<") == 1
+    assert page_of(page.report_of(record), {}).html.count(f">{begun['first_nights'][0]}<") == 1
     assert [charts.reason(row) for row in record.to_dicts()][1:] == [failed["failed"][0], begun["first_nights"][0]]
     passed, other = ({"night": "2026-11-03", "gate": judged} for judged in (begun, failed))
     assert len(notify.github_lines(passed)) == 2
@@ -216,4 +217,4 @@ def test_a_record_of_an_older_version_has_no_notes_and_is_shown(kept):
     kept.record.write_table(name, kept.record.read_table(name).drop_columns(["gate_note"]))
     record = history.load(kept.record)
     assert page.reasons(record, 30) == []
-    assert page.render(record).html
+    assert page_of(page.report_of(record), {}).html

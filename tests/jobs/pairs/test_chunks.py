@@ -136,7 +136,8 @@ def test_a_source_that_was_read_is_not_read_again(tmp_path, monkeypatch):
 
 
 def test_rejected_pairs_are_said_where_there_are_many():
-    summary = filled(PAIRS_SUMMARY, {"reference": None, "pairs": 60})[PAIRS_SUMMARY.name]
+    tables = filled(PAIRS_SUMMARY, {"reference": None, "pairs": 60})
     facts = {"pairs": 60, "pairs_rejected": 30, "rejected_reasons": {"empty": 30}}
-    assert "33.3 %" in terminal.ending(summary, facts, "runs/pairs").to_do
-    assert terminal.ending(summary, facts | {"pairs_rejected": 0, "rejected_reasons": {}}, "runs/pairs").to_do == ""
+    assert "33.3 %" in terminal.ending(tables, {"pairs": facts}, "runs/pairs").to_do
+    facts |= {"pairs_rejected": 0, "rejected_reasons": {}}
+    assert terminal.ending(tables, {"pairs": facts}, "runs/pairs").to_do == ""

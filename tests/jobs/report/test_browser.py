@@ -86,7 +86,7 @@ def test_the_keyboard_reaches_what_a_mouse_can(tmp_path):
     seen = drawn(rendered(tables_of(exposed=(0.8, 1.0, 1.2)), RUN), tmp_path, 768, ask)
     assert seen["scrolled"]
     assert seen["named"]
-    assert seen["reached"] == "Which threshold"
+    assert seen["reached"] == "Which cosine is high"
     assert seen["opened"]
 
 

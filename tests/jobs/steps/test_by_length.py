@@ -10,8 +10,9 @@ import pytest
 from whole_run import audited, digests, read_record, read_report, read_tables
 
 from tempscale.correction.values import Correction
-from tempscale_jobs.audit.report import render
+from tempscale_jobs.audit.report import report_of
 from tempscale_jobs.audit.words import thresholds
+from tempscale_jobs.report.page import page as page_of
 from tempscale_jobs.runs.folder import load_tables
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import calibration
@@ -233,7 +234,7 @@ def test_the_table_counts_every_pair_in_its_bin(every_pair, whole):
 def test_a_run_of_an_earlier_version_is_rendered_without_a_card(whole):
     tables = load_tables(Storage(str(whole)))
     del tables["cosine_histogram"], tables["exposure_corrected"]
-    page = render(tables, read_record(whole))
+    page = page_of(report_of(tables, read_record(whole)), {})
     assert "thresholds" not in page.figures
     assert "exposure" in page.figures
 

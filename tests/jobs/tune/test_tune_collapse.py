@@ -259,3 +259,14 @@ def test_texts_of_one_length_tell_nothing_and_say_so():
     one = first._replace(texts=first.texts.filter((pl.col("group") == 0) | (pl.col("text_id") < "l29")))
     with pytest.raises(UsageError, match=r"30 texts.*--sample.*--intervals"):
         choose([one, one], KEEP, EDGES)
+
+
+def test_of_better_candidates_one_that_passes_the_fair_exposure_is_chosen_only_if_all_do():
+    """From an exposure of .5, one to 1.5 with the smaller gap and one to 1."""
+    first, past, fair = made(near=exposed(1)), made(gap=-0.08, near=exposed(3)), made(gap=-0.05, near=exposed(2))
+    reference, *rows = verdicts(past, fair, keep=0.0, first=first)
+    assert [row["exposure_long"] for row in (reference, *rows)] == pytest.approx([0.5, 1.5, 1.0])
+    assert [row["eligible"] for row in rows] == [True, True]
+    assert [row["chosen"] for row in rows] == [False, True]
+    assert "overshoot" in rows[1]["reason"]
+    assert verdicts(past, keep=0.0, first=first)[1]["chosen"]
