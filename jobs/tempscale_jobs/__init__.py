@@ -117,7 +117,10 @@
       rows                usable rows, why others are not, and what refuses a source
       sources             every kind of source
       hub                 data sets of the hub
+      stores              arrays and tables that are no text files, by one interface
+      arrays              numpy's files
       lakes               Lance and Delta
+      address             addresses with settings, and parts of stores
       readers             formats of files
       folders             which files are data
       states              whether a file has changed

@@ -1,0 +1,62 @@
+"""One table of texts and vectors, as Parquet and in each kind of store that commands read."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROWS, DIM = 300, 8
+
+
+def table(rows=ROWS):
+    """Ids, texts, lengths, a group and vectors of float32."""
+    random = np.random.default_rng(0)
+    vectors = random.standard_normal((rows, DIM)).astype(np.float32) + np.eye(DIM, dtype=np.float32)[0]
+    lists = pa.array(list(vectors), pa.list_(pa.float32()))
+    columns = {
+        "id": [f"t{k:06d}" for k in range(rows)],
+        "text": [f"text number {k} " * (1 + k % 4) for k in range(rows)],
+        "tokens": [5 + k % 90 for k in range(rows)],
+        "source": [f"s{k % 3}" for k in range(rows)],
+        "embedding": lists,
+    }
+    return pa.table(columns)
+
+
+def matrix(rows):
+    """The vectors of a table."""
+    return np.stack(rows.column("embedding").to_numpy())
+
+
+def parquet(folder, rows):
+    pq.write_table(rows, folder / "all.parquet")
+    return str(folder / "all.parquet")
+
+
+def npy(folder, rows):
+    np.save(folder / "all.npy", matrix(rows))
+    pq.write_table(rows.drop(["embedding"]), folder / "ids.parquet", row_group_size=70)
+    return f"{folder}/all.npy?ids={folder}/ids.parquet"
+
+
+def npz(folder, rows):
+    further = {name: np.array(rows.column(name).to_pylist()) for name in rows.column_names if name != "embedding"}
+    np.savez(folder / "all.npz", **further, embedding=np.asfortranarray(matrix(rows)))
+    return f"{folder}/all.npz"
+
+
+def lance(folder, rows):
+    import lance
+
+    lance.write_dataset(rows, str(folder / "all.lance"))
+    return f"{folder}/all.lance"
+
+
+def delta(folder, rows):
+    import deltalake
+
+    deltalake.write_deltalake(str(folder / "delta"), rows)
+    return f"{folder}/delta"
+
+
+KINDS = {"npy": npy, "npz": npz, "lance": lance, "delta": delta}
+"""What writes the table to a folder as each kind, and returns its address."""
