@@ -13,7 +13,7 @@ def table(rows=ROWS):
     vectors = random.standard_normal((rows, DIM)).astype(np.float32) + np.eye(DIM, dtype=np.float32)[0]
     lists = pa.array(list(vectors), pa.list_(pa.float32()))
     columns = {
-        "id": [f"t{k:06d}" for k in range(rows)],
+        "id": [f"1{k:06d}" for k in range(rows)],
         "text": [f"text number {k} " * (1 + k % 4) for k in range(rows)],
         "tokens": [5 + k % 90 for k in range(rows)],
         "source": [f"s{k % 3}" for k in range(rows)],
@@ -58,5 +58,40 @@ def delta(folder, rows):
     return f"{folder}/delta"
 
 
-KINDS = {"npy": npy, "npz": npz, "lance": lance, "delta": delta}
+def qdrant(folder, rows):
+    from qdrant_client import QdrantClient, models
+
+    client = QdrantClient(path=str(folder / "qdrant"))
+    client.create_collection("docs", models.VectorParams(size=DIM, distance=models.Distance.DOT))
+    points = []
+    for row in rows.to_pylist():
+        points.append(models.PointStruct(id=int(row.pop("id")), vector=row.pop("embedding"), payload=row))
+    client.upload_points("docs", points)
+    client.close()
+    return f"qdrant:{folder}/qdrant/docs"
+
+
+def faiss_ivf(folder, rows):
+    """The ids are FAISS's, and the rest of the table is not there."""
+    import faiss
+
+    index = faiss.index_factory(DIM, "IVF4,Flat")
+    index.train(matrix(rows))
+    backwards = rows.take(list(range(rows.num_rows))[::-1])
+    index.add_with_ids(matrix(backwards), np.array([int(name) for name in backwards.column("id").to_pylist()]))
+    faiss.write_index(index, str(folder / "ivf.faiss"))
+    return f"{folder}/ivf.faiss"
+
+
+def faiss_flat(folder, rows):
+    import faiss
+
+    index = faiss.IndexFlatIP(DIM)
+    index.add(matrix(rows))
+    faiss.write_index(index, str(folder / "flat.index"))
+    pq.write_table(rows.drop(["embedding"]), folder / "ids.parquet")
+    return f"faiss:{folder}/flat.index?ids={folder}/ids.parquet"
+
+
+KINDS = {"npy": npy, "npz": npz, "lance": lance, "delta": delta, "qdrant": qdrant, "faiss": faiss_flat}
 """What writes the table to a folder as each kind, and returns its address."""

@@ -119,6 +119,9 @@
       hub                 data sets of the hub
       stores              arrays and tables that are no text files, by one interface
       arrays              numpy's files
+      faiss_files         files of FAISS
+      postgres            tables of PostgreSQL with pgvector
+      qdrant              collections of Qdrant
       lakes               Lance and Delta
       address             addresses with settings, and parts of stores
       readers             formats of files

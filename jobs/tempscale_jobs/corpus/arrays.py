@@ -40,7 +40,7 @@ def name(source: str) -> str:
 def state(source: str) -> dict[str, Any]:
     """Size, time and place of each file."""
     for file in files(source):
-        _check_file(file)
+        check_file(file)
     return {file: states.of_local(file) for file in files(source)}
 
 
@@ -77,7 +77,7 @@ def batches(source: str, at: str, names: Sequence[str], rows: tuple[int, int]) -
     path, settings = _where(source)
     arrays = {key: array for key, array in _arrays(path).items() if key in names}
     yield from with_columns(
-        settings, names, rows, lambda first, last: {key: _column(a[first:last]) for key, a in arrays.items()}
+        settings, names, rows, lambda first, last: {key: column(a[first:last]) for key, a in arrays.items()}
     )
 
 
@@ -96,7 +96,7 @@ def beside(settings: dict[str, str]) -> list[str]:
 def columns_beside(settings: dict[str, str]) -> list[str]:
     """The names of the further columns."""
     for file in beside(settings):
-        _check_file(file)
+        check_file(file)
         if file.endswith(".npy"):
             _mapped(file, 1)
             return [IDS]
@@ -142,7 +142,7 @@ def _further(settings: dict[str, str], names: Sequence[str], rows: tuple[int, in
         elif IDS in names:
             ids = _mapped(file, 1)
             for start in range(first, last, _ROWS):
-                yield start, pa.record_batch({IDS: _column(ids[start : min(last, start + _ROWS)])})
+                yield start, pa.record_batch({IDS: column(ids[start : min(last, start + _ROWS)])})
             return
     for start in range(first, last, _ROWS):
         count = min(last, start + _ROWS) - start
@@ -154,22 +154,30 @@ def _further(settings: dict[str, str], names: Sequence[str], rows: tuple[int, in
 
 def _where(source: str) -> Address:
     path, settings = address(source, ["ids"])
-    for file in (path, *beside(settings)):
-        if "://" in file:
-            raise UsageError(f"'{masked(file)}': files of numpy are mapped into memory; copy it to a disk of each machine")
-    if not all(file.endswith((".npy", ".parquet", ".pq")) for file in beside(settings)):
-        raise UsageError(f"ids='{settings['ids']}' of '{path}' must be a Parquet file, or ids alone in a .npy file")
+    check_beside(path, settings)
     return Address(os.path.expanduser(path), settings)
 
 
-def _check_file(file: str) -> None:
+def check_beside(path: str, settings: dict[str, str]) -> None:
+    """Raise a UsageError unless both files are on a disk, and the further columns of a known kind."""
+    for file in (path, *beside(settings)):
+        if "://" in file:
+            raise UsageError(f"'{masked(file)}' is mapped into memory and must be on a disk of each machine; copy it there")
+    if not all(file.endswith((".npy", ".parquet", ".pq")) for file in beside(settings)):
+        raise UsageError(f"ids='{settings['ids']}' of '{path}' must be a Parquet file, or ids alone in a .npy file")
+
+
+def check_file(file: str) -> None:
+    """Raise a UsageError if a file is not there."""
     if not os.path.isfile(file):
-        raise UsageError(f"'{masked(file)}' is not there; give a file of numpy's, and with ids=FILE its table of ids")
+        raise UsageError(
+            f"'{masked(file)}' is not there; give the file of the vectors, and with ids=FILE a table of their ids"
+        )
 
 
 def _arrays(path: str) -> dict[str, np.ndarray]:
     """The arrays of a file by name, mapped into memory."""
-    _check_file(path)
+    check_file(path)
     if path.endswith(".npy"):
         return {VECTORS: _mapped(path, 2)}
     with _readable(path), zipfile.ZipFile(path) as archive:
@@ -213,7 +221,7 @@ def _known(file: str, array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _column(array: np.ndarray) -> pa.Array:
+def column(array: np.ndarray) -> pa.Array:
     """Rows of an array as a column: lists of numbers where they are vectors."""
     if array.ndim == 1:
         return pa.array(array.tolist())

@@ -55,6 +55,8 @@ class RowGroups(NamedTuple):
     rows: int
     begin: int = 0
     """The number of its first row in the part of a store."""
+    names: tuple[str, ...] = ()
+    """All columns of the store."""
 
 
 @dataclass(frozen=True)
@@ -118,10 +120,11 @@ def plan(given: Embeddings, columns: Columns, out: str) -> tuple[RowGroups, ...]
 def _of_store(given: Embeddings, store: stores.Store, columns: Columns) -> tuple[RowGroups, ...]:
     source, name, units = given.source, store.name(given.source), list[RowGroups]()
     stores.names_of(store, source, columns)
-    for part in store.parts(source, store.columns(source), (given.unit_rows, stores.UNDIVIDED)):
+    names = tuple(store.columns(source))
+    for part in store.parts(source, names, (given.unit_rows, stores.UNDIVIDED)):
         for k in range(0, part.rows, given.unit_rows):
             rows = min(given.unit_rows, part.rows - k)
-            units.append(RowGroups(len(units), part.at, name, (), part.number + k, rows, part.first + k))
+            units.append(RowGroups(len(units), part.at, name, (), part.number + k, rows, part.first + k, names))
     found = _with_rows(given, units)
     if (first := next(batches(given, found[0]), None)) is not None:
         _check_schema(given, name, first.schema, first.schema)
@@ -211,9 +214,8 @@ def correct_unit(task: Task, unit: RowGroups) -> dict[str, Any]:
 def batches(given: Embeddings, unit: RowGroups) -> Iterator[pa.Table]:
     """The rows of a unit, a few at a time."""
     if (store := stores.of(given.source)) is not None:
-        names, rows = store.columns(given.source), (unit.begin, unit.begin + unit.rows)
         waiting = list[pa.Table]()
-        for batch in store.batches(given.source, unit.file, names, rows):
+        for batch in store.batches(given.source, unit.file, unit.names, (unit.begin, unit.begin + unit.rows)):
             waiting.append(pa.table(batch))
             # As many at once as of a Parquet file, so that the parts are the same.
             while sum(table.num_rows for table in waiting) >= AT_ONCE:

@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
+import sys
 
 import numpy as np
+import postgres_server
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,8 +16,9 @@ from command_line import in_process
 from whole_run import corrected, digests
 
 from tempscale.correction.fit import fit
+from tempscale.optional import install
 from tempscale_jobs.config.sections import Corpus, Execution
-from tempscale_jobs.corpus import sources
+from tempscale_jobs.corpus import sources, stores
 from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import Changed, UsageError
@@ -22,7 +26,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import cluster as sessions
 
 pytestmark = pytest.mark.usefixtures("ray_session")
-KINDS = list(stored_tables.KINDS)
+KINDS = [*stored_tables.KINDS, "postgres"]
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +36,16 @@ def cluster(ray_session):
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory):
+def written(tmp_path_factory, request):
     """The address of a kind, written once."""
     rows, addresses = stored_tables.table(), {}
 
     def address(kind):
-        if kind not in addresses:
+        if kind not in addresses and kind == "postgres":
+            database = request.getfixturevalue("database")
+            postgres_server.fill(database, "docs", rows)
+            addresses[kind] = f"{database}?table=docs"
+        elif kind not in addresses:
             folder = tmp_path_factory.mktemp(kind)
             addresses[kind] = (stored_tables.parquet if kind == "parquet" else stored_tables.KINDS[kind])(folder, rows)
         return addresses[kind]
@@ -173,3 +181,68 @@ def test_numbers_of_other_kinds_are_the_same_numbers(tmp_path, dtype):
     ]
     assert [row["id"] for row in found] == list(range(4))
     np.testing.assert_array_equal(np.stack([row["embedding"] for row in found]).astype(float), values.astype(float))
+
+
+# --- files of FAISS -----------------------------------------------------------------------------------------------------
+
+
+def faiss_values(source, **more):
+    given = Corpus.model_validate({"source": source, "embedding_column": "embedding", "text_column": "id"} | more)
+    return [record.values for record in sources.records(given, Vectors("texts", given, "").columns)]
+
+
+@pytest.mark.parametrize("how", ["flat", "with ids", "ivf", "hnsw"])
+def test_vectors_of_faiss_come_with_their_ids_in_order(tmp_path, how):
+    faiss = pytest.importorskip("faiss")
+    rows = stored_tables.table()
+    vectors, ids = stored_tables.matrix(rows), list(map(int, rows.column("id").to_pylist()))
+    if how == "ivf":
+        source = stored_tables.faiss_ivf(tmp_path, rows)
+    else:
+        index = faiss.IndexHNSWFlat(stored_tables.DIM, 8) if how == "hnsw" else faiss.IndexFlatL2(stored_tables.DIM)
+        if how == "with ids":
+            index = faiss.IndexIDMap2(index)
+            index.add_with_ids(vectors[::-1].copy(), np.array(ids[::-1]))
+        else:
+            index.add(vectors)
+            ids = list(range(len(ids)))
+        source = str(tmp_path / "a.faiss")
+        faiss.write_index(index, source)
+    found = faiss_values(source)
+    assert [row["id"] for row in found] == ids
+    np.testing.assert_array_equal(np.stack([row["embedding"] for row in found]), vectors)
+
+
+def written_index(folder, index, rows=20):
+    import faiss
+
+    vectors = np.random.default_rng(0).standard_normal((rows, 8)).astype(np.float32)
+    if not index.is_trained:
+        index.train(vectors)
+    index.add(vectors)
+    faiss.write_index(index, str(folder / "a.faiss"))
+    return str(folder / "a.faiss")
+
+
+@pytest.mark.parametrize("mistake", ["compressed", "cut", "no file", "ids of its own", "too few ids"])
+def test_mistakes_about_faiss_are_refused(tmp_path, mistake):
+    faiss = pytest.importorskip("faiss")
+    np.save(tmp_path / "ids.npy", np.arange(19 if mistake == "too few ids" else 20))
+    source = {
+        "compressed": lambda: written_index(tmp_path, faiss.IndexScalarQuantizer(8, faiss.ScalarQuantizer.QT_8bit)),
+        "cut": lambda: cut(written_index(tmp_path, faiss.IndexFlatL2(8))),
+        "no file": lambda: f"{tmp_path}/none.faiss",
+        "ids of its own": lambda: f"{stored_tables.faiss_ivf(tmp_path, stored_tables.table(100))}?ids={tmp_path}/ids.npy",
+        "too few ids": lambda: f"{written_index(tmp_path, faiss.IndexFlatL2(8))}?ids={tmp_path}/ids.npy",
+    }[mistake]()
+    with pytest.raises(UsageError):
+        faiss_values(source)
+
+
+@pytest.mark.parametrize(("module", "source"), [("faiss", "a.faiss"), ("qdrant_client", "qdrant:a/b")])
+def test_a_missing_library_is_named(tmp_path, monkeypatch, module, source):
+    (tmp_path / "a.faiss").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UsageError, match=re.escape(install(module))):
+        stores.of(source).columns(source)
