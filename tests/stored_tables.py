@@ -93,5 +93,24 @@ def faiss_flat(folder, rows):
     return f"faiss:{folder}/flat.index?ids={folder}/ids.parquet"
 
 
-KINDS = {"npy": npy, "npz": npz, "lance": lance, "delta": delta, "qdrant": qdrant, "faiss": faiss_flat}
+def iceberg_catalogue(folder):
+    """The properties of a catalogue in a folder, named `local`."""
+    return {"type": "sql", "uri": f"sqlite:///{folder}/catalogue.db", "warehouse": f"file://{folder}/warehouse"}
+
+
+def iceberg(folder, rows):
+    """A table of two appends."""
+    from pyiceberg.catalog import load_catalog
+
+    (folder / "warehouse").mkdir()
+    catalogue = load_catalog("local", **iceberg_catalogue(folder))
+    catalogue.create_namespace("texts")
+    made = catalogue.create_table("texts.docs", rows.schema)
+    half = rows.num_rows // 2
+    made.append(rows.slice(0, half))
+    made.append(rows.slice(half))
+    return f"iceberg:{made.location().removeprefix('file://')}"
+
+
+KINDS = {"npy": npy, "npz": npz, "lance": lance, "delta": delta, "qdrant": qdrant, "faiss": faiss_flat, "iceberg": iceberg}
 """What writes the table to a folder as each kind, and returns its address."""

@@ -122,6 +122,7 @@
       faiss_files         files of FAISS
       postgres            tables of PostgreSQL with pgvector
       qdrant              collections of Qdrant
+      iceberg             Iceberg tables
       lakes               Lance and Delta
       address             addresses with settings, and parts of stores
       readers             formats of files

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from tempscale_jobs.corpus import arrays, faiss_files, lakes, postgres, qdrant
+from tempscale_jobs.corpus import arrays, faiss_files, iceberg, lakes, postgres, qdrant
 from tempscale_jobs.corpus.address import Part
 from tempscale_jobs.corpus.readers import Columns, Record, batches_as_records, check_columns
 
@@ -49,7 +49,7 @@ class Store(Protocol):
         """Give back what was held so that the source stays as it was."""
 
 
-_STORES: tuple[Store, ...] = (arrays, faiss_files, postgres, qdrant, lakes)
+_STORES: tuple[Store, ...] = (arrays, faiss_files, postgres, qdrant, iceberg, lakes)
 
 
 def of(source: str) -> Store | None:
