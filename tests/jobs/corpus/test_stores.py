@@ -107,6 +107,20 @@ def test_the_tables_of_an_audit_are_those_of_parquet(tmp_path, written, kind):
     assert tables[0] == tables[1]
 
 
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", ["npz", "postgres", "qdrant"])
+def test_what_verify_finds_is_what_it_finds_in_parquet(tmp_path, written, small_model, kind):
+    tables = []
+    for source in ("parquet", kind):
+        out = tmp_path / source
+        options = ("--model", small_model, "--sample", "100", "--by", "source", "--workers", "1", "--out", str(out))
+        code, _, err = in_process("verify", "--embeddings", written(source), *options)
+        assert code == 1, err
+        tables.append({name: value for name, value in digests(out).items() if name.startswith("tables/")})
+    assert tables[0]
+    assert tables[0] == tables[1]
+
+
 # --- a source that changes, and mistakes --------------------------------------------------------------------------------
 
 
