@@ -329,6 +329,7 @@ BAD_INPUTS = (
     ("test_formats", "one table in every format; ids, lengths and encodings; CSV whose rows do not fit"),
     ("test_folders", "hidden names, links, tables that keep replaced rows, names with brackets"),
     ("test_lakes", "Lance and Delta tables"),
+    ("test_postgres", "PostgreSQL while others write; kills"),
     ("test_vectors", "user-supplied embeddings"),
     ("test_own_tasks", "user-supplied data for scores"),
     ("test_config", "configurations"),

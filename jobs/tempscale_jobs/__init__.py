@@ -117,7 +117,14 @@
       rows                usable rows, why others are not, and what refuses a source
       sources             every kind of source
       hub                 data sets of the hub
+      stores              arrays and tables that are no text files, by one interface
+      arrays              numpy's files
+      faiss_files         files of FAISS
+      postgres            tables of PostgreSQL with pgvector
+      qdrant              collections of Qdrant
+      iceberg             Iceberg tables
       lakes               Lance and Delta
+      address             addresses with settings, and parts of stores
       readers             formats of files
       folders             which files are data
       states              whether a file has changed

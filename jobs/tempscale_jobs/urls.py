@@ -30,6 +30,9 @@ _INSIDE = frozenset({"zip", "tar", "libarchive", "rar", "file", "local", "lance"
 """Schemes of paths in archives or on this machine, which have no user."""
 _CONTAINER = frozenset({"abfs", "abfss", "wasb", "wasbs", "az", "adl"})
 """Schemes with a container's name before the @."""
+_DATABASE = frozenset({"postgres", "postgresql"})
+_OF_A_TABLE = re.compile(r"(?:(?:table|key)=[\w.$-]*(?:&|$|\Z))+")
+"""A query that names a table of a database, which is no secret."""
 _NAMES = _CONTAINER | {"hf", "github"}
 _SLASHED_USER = re.compile(r"[^:?#]+:(?![/:])")
 _REPOSITORY_KINDS = frozenset({"datasets", "models", "spaces", "buckets"})
@@ -160,9 +163,8 @@ class _Scan:
                 self._leave_out(start, user_end)
                 parts.append(_MASK)
                 at = user_end
-            query = self._query(web, at, region)
-            if query >= 0:
-                end = len(text) if self._whole else region.end
+            query, end = self._query(web, at, region), len(text) if self._whole else region.end
+            if query >= 0 and not (scheme in _DATABASE and _OF_A_TABLE.fullmatch(text[query + 1 : end])):
                 self._leave_out(query + 1, end)
                 parts.append(text[at : query + 1] + (_MASK if end > query + 1 else ""))
                 at = end

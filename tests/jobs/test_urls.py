@@ -32,6 +32,9 @@ SECRETS = st.text(st.sampled_from("abXY019/?#@:&=+%.~ -_'\"<>(){}[]\\|;,!$"), mi
     [
         ("s3://KEY:SECRET/WITH/SLASH@bucket/path", "s3://***@bucket/path"),
         ("https://user:pa/ss@host/x", "https://***@host/x"),
+        ("postgres://user:pa?table=ss@host/x?table=s.t&key=id", "postgres://***@host/x?table=s.t&key=id"),
+        ("postgres://host/x?table=t&password=zzz", "postgres://host/x?***"),
+        ("https://host/x?table=t", "https://host/x?***"),
         ("https://user:pa?ss@host/x?t=1", "https://***@host/x?***"),
         ("https://user:pa#ss@host/x", "https://***@host/x"),
         ("https://user:12/3@host/x", "https://***@host/x"),

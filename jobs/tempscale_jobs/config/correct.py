@@ -23,8 +23,8 @@ class Embeddings(Strict):
     kind: ClassVar[str] = "embeddings"
     source: Annotated[str, Option("--embeddings", "Texts", "FILE", required=True)] = Field(
         min_length=1,
-        description="Parquet with a column of embeddings: a file, folder or glob (local, s3://, gs://, hf://datasets/…). "
-        "All other columns are kept.",
+        description="Parquet with a column of embeddings: a file, folder or glob (local, s3://, gs://, hf://datasets/…); a "
+        "table of a database or arrays, as of corpus.source. All other columns are kept.",
     )
     column: Annotated[str, Option("--embedding-column", "Texts")] = Field(
         "embedding", min_length=1, description="Column of the embeddings: lists of numbers."

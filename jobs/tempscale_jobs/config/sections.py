@@ -77,7 +77,8 @@ class Corpus(Strict):
         QUICK_START_CORPUS,
         min_length=1,
         description="Parquet, JSONL, CSV or text: a file, folder or glob (local, s3://, gs://, hf://datasets/…); a Lance or "
-        "Delta table (lance:PATH or delta:PATH if its name does not show it); hf:NAME[:CONFIG][:SPLIT]; or docstrings:PKG,…",
+        "Delta table (lance:PATH or delta:PATH if its name does not show it); iceberg:TABLE; postgres://…?table=NAME; "
+        "qdrant:PATH/NAME; vectors in .npy, .npz or .faiss; hf:NAME[:CONFIG][:SPLIT]; or docstrings:PKG,…",
     )
     id_column: Annotated[str | None, Option("--id-column", "Texts")] = Field(
         None, description="Column of the ids; `id` where there is one, else a digest of text and place."

@@ -26,7 +26,7 @@ class Stored(Corpus):
     source: Annotated[str, Option("--embeddings", "Texts", "SRC")] = Field(
         min_length=1,
         description="The vectors and their texts: Parquet, JSONL or CSV, a file, folder or glob (local, s3://, gs://, "
-        "hf://datasets/…), or a Lance or Delta table.",
+        "hf://datasets/…), or another source as of corpus.source.",
     )
     embedding_column: Annotated[str, Option("--embedding-column", "Texts")] = Field(
         "embedding", min_length=1, description="Column of the vectors, lists of numbers."

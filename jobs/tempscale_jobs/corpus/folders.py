@@ -232,7 +232,8 @@ def _tables(paths: Iterable[str]) -> dict[str, str]:
 
 
 def _is_table(folder: str, kind: str) -> UsageError:
-    mend = "give that folder itself" if kind == "Delta" else "write its current rows as Parquet files, and give these"
+    mends = {"Delta": "give that folder itself", "Iceberg": f"give iceberg:{masked(folder)}"}
+    mend = mends.get(kind, "write its current rows as Parquet files, and give these")
     return UsageError(
         f"'{masked(folder)}' is {'an' if kind == 'Iceberg' else 'a'} {kind} table, whose files may contain replaced "
         f"rows; {mend}"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
@@ -15,29 +14,21 @@ import fsspec
 import pyarrow as pa
 
 from tempscale.optional import missing, needs
+from tempscale_jobs.corpus.address import Part
 from tempscale_jobs.corpus.folders import is_below
-from tempscale_jobs.corpus.readers import (
-    KINDS,
-    Columns,
-    Record,
-    Span,
-    batches_as_records,
-    between,
-    check_columns,
-    sizes_of,
-    suffix,
-)
+from tempscale_jobs.corpus.readers import KINDS, between, sizes_of, suffix
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import masked, reason
 
+FIXED = True
 _MODULES = {"lance": "lance", "delta": "deltalake"}
 
 
 def kind(source: str) -> str | None:
     """`lance` or `delta` if a source is such a table, by its prefix (lance:, delta:), its ending or its content."""
-    for name in _MODULES:
-        if source.startswith(f"{name}:"):
-            return name
+    for prefix in _MODULES:
+        if source.startswith(f"{prefix}:"):
+            return prefix
     if source.rstrip("/").endswith(".lance"):
         return "lance"
     if suffix(source) in KINDS or any(magic in source for magic in "*?") or source.startswith("docstrings:"):
@@ -52,108 +43,104 @@ def kind(source: str) -> str | None:
 def state(source: str) -> dict[str, Any]:
     """The number of the table's current version, and a digest of its files' names, which are unique to it."""
     table = _open(source)
-    with _read_to_its_end(_name(source)):
+    with _read_to_its_end(name(source)):
         names = "\n".join(sorted(_files_of(table, source)))
     digest = hashlib.blake2b(names.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return {"version": _version(table, source), "files": digest}
 
 
-def records(source: str, columns: Columns) -> Iterator[Record]:
-    """All rows in the table's order, each named by the table's name and a number."""
-    table_kind, name = kind(source), _name(source)
-    data, column_names = _columns_of(_checked(source), source, columns)
-    with _read_to_its_end(name):
-        batches = data.to_batches(columns=column_names)
-        if table_kind == "delta":
-            batches = itertools.chain.from_iterable(_batches(file, data, column_names) for file in data.get_fragments())
-        yield from batches_as_records(batches, name)
+def files(source: str) -> list[str]:
+    """The table's folder, if it is on this machine."""
+    folder = os.path.abspath(_path(source))
+    return [folder] if os.path.exists(folder) else []
 
 
-def fragments(source: str, columns: Columns) -> list[tuple[str, int, int, int, int]]:
-    """The parts of a table in order: (version, for Delta with the file; first row; its number in the table; rows; bytes)."""
-    table, name = _checked(source), _name(source)
-    version = _version(table, source)
-    data, column_names = _columns_of(table, source, columns)
-    parts, first = [], 0
-    with _read_to_its_end(name):
+def columns(source: str) -> list[str]:
+    """The names of the table's columns."""
+    return list(_data(_checked(source), source).schema.names)
+
+
+def parts(source: str, names: Sequence[str], most: tuple[int, int]) -> list[Part]:
+    """The table's fragments; `at` is the version, for Delta with the file."""
+    table = _checked(source)
+    version, data = _version(table, source), _data(table, source)
+    found, first = list[Part](), 0
+    with _read_to_its_end(name(source)):
         for fragment in data.get_fragments():
             rows = int(fragment.count_rows())
             if kind(source) == "lance":
-                parts.append((str(version), first, first, rows, 0))
+                found.append(Part(str(version), first, first, rows))
             else:
-                size = sum(group_bytes for _, _, group_bytes in sizes_of(fragment.metadata, column_names))
-                parts.append((f"{version} {fragment.path}", 0, first, rows, size))
+                size = sum(group_bytes for _, _, group_bytes in sizes_of(fragment.metadata, names))
+                found.append(Part(f"{version} {fragment.path}", 0, first, rows, size))
             first += rows
-    return parts
+    return found
 
 
-def rows_of(source: str, at: str, columns: Columns, span: Span) -> Iterator[Record]:
-    """A span of rows in the version and file `at`; see `fragments`."""
-    first, last, number = span
+def batches(source: str, at: str, names: Sequence[str], rows: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+    """A span of rows in the version and file `at`; see `parts`."""
+    first, last = rows
     version, _, file = at.partition(" ")
-    name = _name(source)
-    data, column_names = _columns_of(_open(source, int(version)), source, columns)
-    with _read_to_its_end(name):
+    data = _data(_open(source, int(version)), source)
+    with _read_to_its_end(name(source)):
         if not file:
-            batches = data.to_batches(columns=column_names, offset=first, limit=last - first)
+            yield from data.to_batches(columns=list(names), offset=first, limit=last - first)
         else:
             (fragment,) = (candidate for candidate in data.get_fragments() if candidate.path == file)
-            batches = between(_batches(fragment, data, column_names), first, last)
-        yield from batches_as_records(batches, name, number)
+            # With the schema of the table, rows have also the columns in their folder's name.
+            yield from between(fragment.to_batches(columns=list(names), schema=data.schema), first, last)
 
 
-def _batches(fragment: Any, data: Any, column_names: list[str]) -> Iterator[pa.RecordBatch]:
-    """The rows of a Delta table's file, with the columns in its folder's name."""
-    yield from fragment.to_batches(columns=column_names, schema=data.schema)
+def release(source: str) -> None:
+    """Nothing is held: a version stays."""
 
 
-def _columns_of(table: Any, source: str, columns: Columns) -> tuple[Any, list[str]]:
-    """A table's data, and the columns to read of it."""
-    name, table_kind = _name(source), kind(source)
+def _data(table: Any, source: str) -> Any:
+    """The data of a table."""
+    table_kind = kind(source)
     try:
-        data = table.to_pyarrow_dataset() if table_kind == "delta" else table
-        present = list(data.schema.names)
+        return table.to_pyarrow_dataset() if table_kind == "delta" else table
     except BaseException as error:  # The table is damaged, or has features that the package cannot read.
-        raise _readable(error, f"'{name}' cannot be read as a {str(table_kind).capitalize()} table") from None
-    return data, check_columns(present, name, columns)
+        raise _readable(error, f"'{name(source)}' cannot be read as a {str(table_kind).capitalize()} table") from None
 
 
 @contextmanager
-def _read_to_its_end(name: str) -> Iterator[None]:
+def _read_to_its_end(called: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        raise _readable(error, f"'{name}' cannot be read to its end", "; mend the table") from None
+        raise _readable(error, f"'{called}' cannot be read to its end", "; mend the table") from None
 
 
-def path(source: str) -> str:
+def _path(source: str) -> str:
     """The path of a table."""
     return os.path.expanduser(source.removeprefix("lance:").removeprefix("delta:"))
 
 
-def _name(source: str) -> str:
-    return masked(path(source)).rstrip("/").rpartition("/")[2]
+def name(source: str) -> str:
+    """The name of a table's folder."""
+    return masked(_path(source)).rstrip("/").rpartition("/")[2]
 
 
 def _open(source: str, version: int | None = None) -> Any:
-    table_kind, root, name = kind(source), path(source), _name(source)
+    table_kind, root, called = kind(source), _path(source), name(source)
     assert table_kind is not None
     try:
         module = importlib.import_module(_MODULES[table_kind])
     except ImportError as error:
         package = missing(error) or _MODULES[table_kind]
-        raise UsageError(needs(f"'{name}', a {table_kind.capitalize()} table,", package)) from None
+        raise UsageError(needs(f"'{called}', a {table_kind.capitalize()} table,", package)) from None
     try:
         return module.dataset(root, version=version) if table_kind == "lance" else module.DeltaTable(root, version=version)
     except BaseException as error:
-        raise _readable(error, f"'{name}' cannot be opened as a {table_kind.capitalize()} table", "", root) from None
+        raise _readable(error, f"'{called}' cannot be opened as a {table_kind.capitalize()} table", "", root) from None
 
 
 def _checked(source: str) -> Any:
     """A table, opened, of which all files are below its folder."""
     table = _open(source)
-    with _read_to_its_end(_name(source)):
-        _check_below(path(source), _files_of(table, source))
+    with _read_to_its_end(name(source)):
+        _check_below(_path(source), _files_of(table, source))
     return table
 
 

@@ -137,13 +137,17 @@ def _cells(group: Any, wanted: Sequence[str]) -> list[Any]:
 
 def parquet_rows(stream: Any, place: str, columns: Columns, first: int, last: int) -> Iterator[Record]:
     """The rows of a Parquet file from `first` to before `last`."""
+    column_names = check_columns(pq.ParquetFile(stream, pre_buffer=False).schema_arrow.names, place, columns)
+    yield from batches_as_records(parquet_batches(stream, column_names, first, last), place, first)
+
+
+def parquet_batches(stream: Any, column_names: Sequence[str], first: int, last: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a Parquet file from `first` to before `last` as batches."""
     file = pq.ParquetFile(stream, pre_buffer=False)
-    column_names = check_columns(file.schema_arrow.names, place, columns)
     ends = np.cumsum([file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]).tolist()
     groups = range(bisect.bisect_right(ends, first), bisect.bisect_left(ends, last) + 1)
     begins = ends[groups[0] - 1] if groups[0] else 0
-    batches = _batches(stream, file, groups, column_names)
-    yield from batches_as_records(between(batches, first - begins, last - begins), place, first)
+    yield from between(_batches(stream, file, groups, column_names), first - begins, last - begins)
 
 
 def _batches(stream: Any, file: pq.ParquetFile, groups: Iterable[int], names: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tempscale.optional import missing, needs
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import folders, hub, lakes, states
+from tempscale_jobs.corpus import folders, hub, lakes, states, stores
 from tempscale_jobs.corpus.folders import Listing
 from tempscale_jobs.corpus.readers import (
     COMPRESSIONS,
@@ -125,8 +125,8 @@ def records(section: Source, columns: Columns, run_folder: str | None = None) ->
         yield from _docstrings(section, columns)
     elif hub.is_dataset(source):
         yield from hub.records(source, columns)
-    elif lakes.kind(source) is not None:
-        yield from lakes.records(source, columns)
+    elif (store := stores.of(source)) is not None:
+        yield from stores.records(store, source, columns)
     else:
         yield from _files(section, columns, run_folder)
 
@@ -138,8 +138,8 @@ def state(section: Source, run_folder: str | None = None) -> dict[str, Any]:
         return {package: _version(package) for package in _packages(source)}
     if hub.is_dataset(source):
         return hub.state(source)
-    if lakes.kind(source) is not None:
-        return lakes.state(source)
+    if (store := stores.of(source)) is not None:
+        return store.state(source)
     fs, files = expand(section, run_folder)
     return _of_files(fs, files)
 
@@ -177,13 +177,13 @@ def unchanged(
     section: Source, before: dict[str, Any], run_folder: str | None = None, files: Sequence[str] | None = None
 ) -> Iterator[None]:
     """Raise a Changed if the source, or these `files` of it, are not in the state `before`, first or after the block."""
-    _check_state(section, before, run_folder, files)
+    check_state(section, before, run_folder, files)
     try:
         yield
     except UsageError:
-        _check_state(section, before, run_folder, files)  # A file that cannot be read may be half written.
+        check_state(section, before, run_folder, files)  # A file that cannot be read may be half written.
         raise
-    _check_state(section, before, run_folder, files)
+    check_state(section, before, run_folder, files)
 
 
 def changes(
@@ -192,7 +192,7 @@ def changes(
     """The names of the files of a source, or of these `files`, that are not in the state `before`."""
     if files is None:
         earlier, now = before, state(section, run_folder)
-        if lakes.kind(section.source) is not None:  # An older version of tempscale kept only the table's version.
+        if stores.of(section.source) is lakes:  # An older version of tempscale kept only the table's version.
             now = {name: value for name, value in now.items() if name in earlier}
     else:
         earlier = {masked(file): before.get(masked(file)) for file in files}
@@ -200,7 +200,10 @@ def changes(
     return sorted(name for name in {*earlier, *now} if not states.is_same(name, earlier.get(name), now.get(name)))
 
 
-def _check_state(section: Source, before: dict[str, Any], run_folder: str | None, files: Sequence[str] | None) -> None:
+def check_state(
+    section: Source, before: dict[str, Any], run_folder: str | None, files: Sequence[str] | None = None
+) -> None:  # fmt: skip
+    """Raise a Changed if the source, or these `files` of it, are not in the state `before`."""
     try:
         changed = changes(section, before, run_folder, files)
     except (OSError, UsageError):  # The source is gone.
@@ -211,6 +214,18 @@ def _check_state(section: Source, before: dict[str, Any], run_folder: str | None
             f"{section.kind} '{masked(section.source)}' changed while it was read ({changed[0]}{more}), so nothing of it is "
             "used; start over with --fresh when nothing writes to it"
         )
+
+
+def is_fixed(section: Source) -> bool:
+    """Whether what is read stays as it was planned whatever is written meanwhile, as a version of a table does."""
+    store = stores.of(section.source)
+    return store is not None and store.FIXED
+
+
+def release(section: Source) -> None:
+    """Give back what was held so that the source stays as it was."""
+    if (store := stores.of(section.source)) is not None:
+        store.release(section.source)
 
 
 def check_rows(section: Source, out: str, rows: Iterable[Any]) -> None:
@@ -284,13 +299,15 @@ def check_not_a_pipe(section: Source, run_folder: str | None) -> None:
 def is_read_again(section: Source, run_folder: str | None) -> bool:
     """Whether a source can be read more than once, as a pipe cannot; a UsageError if there is no such source."""
     source = section.source
-    if source.startswith("docstrings:") or hub.is_dataset(source) or lakes.kind(source) is not None:
+    if source.startswith("docstrings:") or hub.is_dataset(source) or stores.of(source) is not None:
         return True
     return all(map(is_read_twice, expand(section, run_folder)[1]))
 
 
 def is_local(section: Source) -> bool:
     """Whether a source's files are on a file system of this machine."""
+    if (store := stores.of(section.source)) is not None:
+        return bool(store.files(section.source))
     return isinstance(file_system(section), LocalFileSystem)
 
 
@@ -303,7 +320,7 @@ def expand(section: Source, run_folder: str | None) -> tuple[Any, list[str]]:
 def left_out(section: Source, run_folder: str | None) -> str:
     """The files of a folder or glob that are no data, as the end of a sentence; may be empty."""
     source = section.source
-    if source.startswith("docstrings:") or hub.is_dataset(source) or lakes.kind(source) is not None:
+    if source.startswith("docstrings:") or hub.is_dataset(source) or stores.of(source) is not None:
         return ""
     _, listing = _listed(section, run_folder)
     begin, sentence = len(listing.root.rstrip("/")) + 1, ""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from tempscale_jobs.corpus import distinct, reading, sources, units
+from tempscale_jobs.corpus import distinct, reading, sources, stores, units
 from tempscale_jobs.corpus.index import Index, Shard
 from tempscale_jobs.corpus.reading import Contents, UnitRead
 from tempscale_jobs.corpus.rows import Counts, check_rejected, nothing_usable
@@ -49,6 +49,7 @@ class SourceReader:
         if self._index_read is not None:
             rejected = self._index_read.rejected, self._index_read.read
             check_rejected(self._section, rejected, self._index_read.rejected_reasons, storage.root)
+            sources.release(self._section)
             return
         self._state = sources.identity(self._section, run_folder)
         self._width: int | None = None
@@ -68,6 +69,7 @@ class SourceReader:
             self._read[unit_read.number] = unit_read
             self._check_rejected()
             self._index_read = self._index([unit_read], kept_rows)
+            sources.release(self._section)
 
     @property
     def index(self) -> Index:
@@ -145,6 +147,9 @@ class SourceReader:
         kept_units = [self._read[unit.number] for unit in self.units]
         if self._section.sample is not None:
             kept_units = self._sampled(cluster, self._section.sample, repeated, where)
+        if stores.of(self._section.source) is not None and not sources.is_fixed(self._section):
+            sources.check_state(self._section, self._state, self._run_folder)
+        sources.release(self._section)
         return self._index(kept_units, sum(rows for unit in kept_units for rows, _ in unit.parts))
 
     def _forget(self) -> None:

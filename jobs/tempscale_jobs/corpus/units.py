@@ -1,13 +1,12 @@
 """Divide a source into units, which tasks read independently, and read the rows of a unit.
 
-A unit is a run of consecutive pieces: ranges of rows of a Parquet file, of a Lance fragment or of a Delta table's file;
-ranges of a plain file's bytes; whole CSV files and compressed files; shards of a hub data set. Units depend on the source
+A unit is a run of consecutive pieces: ranges of rows of a Parquet file or of a part of a store; ranges of a plain file's
+bytes; whole CSV files and compressed files; shards of a hub data set. Units depend on the source
 and the settings `unit_rows` and `unit_bytes` alone, so they are the same for any number of workers.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -15,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from tempscale_jobs.corpus import hub, lakes, readers, sources
-from tempscale_jobs.corpus.readers import KINDS, Columns, Record, Span, suffix
+from tempscale_jobs.corpus import hub, readers, sources, stores
+from tempscale_jobs.corpus.readers import KINDS, Columns, Record, Span, batches_as_records, suffix
 from tempscale_jobs.corpus.sources import Source
 from tempscale_jobs.urls import masked
 
@@ -40,9 +39,9 @@ class SourcePart(NamedTuple):
     """A part of one file, table or data set."""
 
     kind: str
-    """parquet, lines, file, lance, delta, hub; or source: all of it, as `sources.records` reads it."""
+    """parquet, lines, file, store, hub; or source: all of it, as `sources.records` reads it."""
     file: str = ""
-    """The file; for a table its version, and the file of a Delta table; the number of a hub data set's shard."""
+    """The file; of a store the part; the number of a hub data set's shard."""
     place: str = ""
     """The beginning of the rows' places."""
     first: int = 0
@@ -53,6 +52,8 @@ class SourcePart(NamedTuple):
     rows: int | None = None
     """The number of rows; None if it is known only after reading."""
     bytes: int = 0
+    names: tuple[str, ...] = ()
+    """The columns to read of a store."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def records(section: Source, unit: Unit, columns: Columns, run_folder: str | Non
 @contextmanager
 def unchanged(section: Source, unit: Unit, state: dict[str, Any]) -> Iterator[None]:
     """Raise a Changed if the files of a unit differ from the planned state before or after the block."""
-    # A table is read as of its version, and a data set of the hub as of its revision.
+    # A data set of the hub is read as of its revision; stores are checked when all units have been read.
     files = sorted({piece.file for piece in unit.pieces if piece.kind in ("parquet", "lines", "file")})
     of_folder = any(piece.kind == "hub" for piece in unit.pieces)
     with sources.unchanged(section, state, files=None if of_folder else files) if files or of_folder else nullcontext():
@@ -159,10 +160,11 @@ def _pieces(section: Source, columns: Columns, sizes: Sizes, run_folder: str | N
             yield SourcePart("source")
         else:
             yield from (SourcePart("hub", str(k), bytes=sizes.unit_bytes) for k in range(shards))
-    elif lakes.kind(source) is not None:
-        for file, first, number, rows, size in lakes.fragments(source, columns):
-            for bounds in _ranges(first, number, rows, size, sizes):
-                yield SourcePart(str(lakes.kind(source)), file, "", *bounds)
+    elif (store := stores.of(source)) is not None:
+        names, place = tuple(stores.names_of(store, source, columns)), store.name(source)
+        for part in store.parts(source, names, (sizes.unit_rows, sizes.unit_bytes)):
+            for bounds in _ranges(part.first, part.number, part.rows, part.bytes, sizes):
+                yield SourcePart("store", part.at, place, *bounds, names=names)
     else:
         yield from _files(section, columns, sizes, run_folder)
 
@@ -215,8 +217,11 @@ def _ranges(first: int, number: int, rows: int, size: int, sizes: Sizes) -> Iter
 def _records(section: Source, piece: SourcePart, columns: Columns) -> Iterator[Record]:
     if piece.kind == "hub":
         yield from hub.records(section.source, columns, int(piece.file))
-    elif piece.kind in ("lance", "delta"):
-        yield from lakes.rows_of(section.source, piece.file, columns, Span(piece.first, piece.last, piece.row or 0))
+    elif piece.kind == "store":
+        store = stores.of(section.source)
+        assert store is not None
+        batches = store.batches(section.source, piece.file, piece.names, (piece.first, piece.last))
+        yield from batches_as_records(batches, piece.place, piece.row or 0)
     else:
         with sources.readable(piece.file), sources.file_system(section).open(piece.file, "rb") as stream:
             if piece.kind == "parquet":
@@ -246,10 +251,7 @@ def _named(section: Source, piece: SourcePart) -> str:
 
 def local_files(section: Source, units: Sequence[Unit]) -> list[str]:
     """The files of this machine that units are read from; empty for other sources."""
+    if (store := stores.of(section.source)) is not None:
+        return store.files(section.source)
     files = {piece.file for unit in units for piece in unit.pieces if piece.kind in ("parquet", "lines", "file")}
-    if files and sources.is_local(section):
-        return sorted(files)
-    if lakes.kind(section.source) is not None:
-        path = os.path.abspath(lakes.path(section.source))
-        return [path] if os.path.exists(path) else []
-    return []
+    return sorted(files) if files and sources.is_local(section) else []

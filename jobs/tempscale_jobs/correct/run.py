@@ -60,12 +60,13 @@ def _correct_all(config: CorrectConfig, life: Lifecycle, saved: Saved, journal: 
         task = units.Task(run.storage, config.embeddings, saved.correction, config.side, config.equal_norms)
         _correct(config, cluster, task, planned, stage)
         facts = counted(task, planned)
-        if sources.changes(config.embeddings, state, config.out):
+        if not sources.is_fixed(config.embeddings) and sources.changes(config.embeddings, state, config.out):
             run.storage.remove("shards")  # What was read is a mixture: nothing of it is to be resumed.
             raise Changed(
                 f"embeddings '{masked(config.embeddings.source)}' changed while they were read; start the same command "
                 "again when nothing writes them"
             )
+        sources.release(config.embeddings)
         lost = f"; {facts['rejected']:,} rows rejected" if facts["rejected"] else ""
         stage.note = f"{facts['corrected']:,} {config.side}{lost}"
     fitted = {"name": saved.correction.canonical, "sha256": saved.correction.digest}
@@ -129,7 +130,7 @@ def _correct(
     stage.advance(sum(unit.rows for unit in planned if unit.number not in left))
     if not left:
         return
-    where = that_sees([unit.file for unit in planned]) if sources.is_local(config.embeddings) else {}
+    where = that_sees(units.local_files(config.embeddings, planned))
     pieces = [
         Piece(k, (k,), f"{unit.place}, rows {unit.first:,} and on", size=unit.rows) for k, unit in left.items()
     ]  # fmt: skip

@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 
 from tempscale.correction.values import Correction
 from tempscale_jobs.config.correct import Embeddings
-from tempscale_jobs.corpus import hub, lakes, readers, sources, vectors
+from tempscale_jobs.corpus import hub, readers, sources, stores, vectors
 from tempscale_jobs.corpus.readers import KINDS, Columns, suffix
 from tempscale_jobs.corpus.rows import Rejects, whole_length
 from tempscale_jobs.errors import UsageError
@@ -42,16 +42,21 @@ _SHOWN = 24
 
 
 class RowGroups(NamedTuple):
-    """Consecutive row groups of one file."""
+    """Consecutive row groups of one file, or rows of a part of a store."""
 
     number: int
     file: str
+    """The file, or the part."""
     place: str
     """The name of the file in the places of its rows."""
     groups: tuple[int, ...]
     first: int
     """The number of its first row in the file."""
     rows: int
+    begin: int = 0
+    """The number of its first row in the part of a store."""
+    names: tuple[str, ...] = ()
+    """All columns of the store."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +86,9 @@ def plan(given: Embeddings, columns: Columns, out: str) -> tuple[RowGroups, ...]
     """The units of all files, in order; a UsageError if one is no Parquet, lacks a column or has others than the first."""
     source = given.source
     if source.startswith("docstrings:") or hub.is_dataset(source):
-        raise UsageError(f"embeddings '{masked(source)}': give Parquet files")
-    if (table := lakes.kind(source)) is not None:
-        raise UsageError(
-            f"embeddings '{masked(source)}' is a {table.capitalize()} table, and Parquet files are needed; write its "
-            "current rows as Parquet files, and give these"
-        )
+        raise UsageError(f"embeddings '{masked(source)}': give Parquet files, arrays or a table of vectors")
+    if (store := stores.of(source)) is not None:
+        return _of_store(given, store, columns)
     fs, files = sources.expand(given, out)
     places = sources.places(files)
     for file in files:
@@ -112,9 +114,35 @@ def plan(given: Embeddings, columns: Columns, out: str) -> tuple[RowGroups, ...]
                 groups, first, rows = [], first + rows, 0
             groups.append(group)
             rows += size
+    return _with_rows(given, units)
+
+
+def _of_store(given: Embeddings, store: stores.Store, columns: Columns) -> tuple[RowGroups, ...]:
+    source, name, units = given.source, store.name(given.source), list[RowGroups]()
+    stores.names_of(store, source, columns)
+    names = tuple(store.columns(source))
+    for part in store.parts(source, names, (given.unit_rows, stores.UNDIVIDED)):
+        for k in range(0, part.rows, given.unit_rows):
+            rows = min(given.unit_rows, part.rows - k)
+            units.append(RowGroups(len(units), part.at, name, (), part.number + k, rows, part.first + k, names))
+    found = _with_rows(given, units)
+    if (first := next(batches(given, found[0]), None)) is not None:
+        _check_schema(given, name, first.schema, first.schema)
+    return found
+
+
+def _with_rows(given: Embeddings, units: list[RowGroups]) -> tuple[RowGroups, ...]:
+    """The units that have rows; a UsageError if none has."""
     if not any(unit.rows for unit in units):
-        raise UsageError(f"embeddings '{masked(source)}' has no row")
+        raise UsageError(f"embeddings '{masked(given.source)}' has no row")
     return tuple(unit for unit in units if unit.rows)
+
+
+def local_files(given: Embeddings, units: tuple[RowGroups, ...]) -> list[str]:
+    """The files of this machine that are read."""
+    if (store := stores.of(given.source)) is not None:
+        return store.files(given.source)
+    return [unit.file for unit in units] if sources.is_local(given) else []
 
 
 def _check_schema(embeddings: Embeddings, file: str, schema: pa.Schema, first: pa.Schema) -> None:
@@ -139,7 +167,7 @@ def check_lengths(given: Embeddings, units: tuple[RowGroups, ...]) -> None:
         return
     cells = [cell for cell in readers.values(first.column(given.length_column).combine_chunks()) if cell is not None]
     if cells and isinstance(cells[0], (str, bytes)) and not any(map(whole_length, cells)):
-        file, text = masked(units[0].file), str(cells[0])[:_SHOWN]
+        file, text = units[0].place, str(cells[0])[:_SHOWN]
         raise UsageError(f"column '{given.length_column}' of '{file}' holds '{text}'; lengths are numbers")
 
 
@@ -185,6 +213,18 @@ def correct_unit(task: Task, unit: RowGroups) -> dict[str, Any]:
 
 def batches(given: Embeddings, unit: RowGroups) -> Iterator[pa.Table]:
     """The rows of a unit, a few at a time."""
+    if (store := stores.of(given.source)) is not None:
+        waiting = list[pa.Table]()
+        for batch in store.batches(given.source, unit.file, unit.names, (unit.begin, unit.begin + unit.rows)):
+            waiting.append(pa.table(batch))
+            # As many at once as of a Parquet file, so that the parts are the same.
+            while sum(table.num_rows for table in waiting) >= AT_ONCE:
+                whole = pa.concat_tables(waiting)
+                yield whole.slice(0, AT_ONCE)
+                waiting = [whole.slice(AT_ONCE)]
+        if rest := [table for table in waiting if table.num_rows]:
+            yield pa.concat_tables(rest)
+        return
     with sources.readable(unit.file), sources.file_system(given).open(unit.file, "rb") as stream:
         file = pq.ParquetFile(stream, pre_buffer=False)
         for batch in file.iter_batches(batch_size=AT_ONCE, row_groups=list(unit.groups), use_threads=False):

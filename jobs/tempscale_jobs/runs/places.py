@@ -19,7 +19,8 @@ _UNWRITABLE = {
     ),
     **dict.fromkeys(("http", "https", "data", "git", "github", "zip", "tar", "reference"), "nothing can be written there"),
 }
-_PREFIXES = ("lance:", "delta:", "hf:")
+_PREFIXES = ("lance:", "delta:", "hf:", "qdrant:", "faiss:", "iceberg:")
+_SERVERS = ("postgres://", "postgresql://", "http://", "https://")
 _ONE_SLASH = re.compile(r"[a-z0-9]{2,}:/(?!/)")
 _READ = ("source", "corpus", "queries", "qrels")
 """Settings that name what a run reads."""
@@ -72,7 +73,7 @@ def _check_apart(source: str, out: str) -> None:
     for prefix in _PREFIXES:
         if path.startswith(prefix) and not path.startswith("hf://"):
             path = path.removeprefix(prefix)
-    if source.startswith("docstrings:") or "::" in path:
+    if source.startswith("docstrings:") or "::" in path or path.startswith(_SERVERS):
         return
     if is_dataset:
         path = path if os.path.isdir(path) else path.partition(":")[0]

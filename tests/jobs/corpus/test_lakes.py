@@ -13,7 +13,7 @@ from whole_run import sharded
 from tempscale.optional import install
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import lakes, sources
+from tempscale_jobs.corpus import lakes, sources, stores
 from tempscale_jobs.corpus.readers import Columns
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.storage import Storage
@@ -99,7 +99,7 @@ def test_a_delta_table_of_a_feature_that_the_package_cannot_read_is_a_sentence(t
 
 @pytest.mark.parametrize("kind", ["lance", "delta"])
 def test_a_table_need_not_be_read_to_its_end(tmp_path, kind):
-    found = lakes.records(written(kind, tmp_path), Columns({"id": None}, {}, {}))
+    found = stores.records(lakes, written(kind, tmp_path), Columns({"id": None}, {}, {}))
     assert next(found).values == {"id": "t000"}
     found.close()  # Which is no damaged table.
     assert list(found) == []
@@ -111,14 +111,14 @@ def test_a_table_need_not_be_read_to_its_end(tmp_path, kind):
 def test_a_user_who_stops_the_reading_is_heard_and_a_damaged_table_named(monkeypatch, tmp_path, error, told, named):
     lance = pytest.importorskip("lance")
 
-    def stopped(table, columns):
+    def stopped(table, columns, offset, limit):
         assert columns == ["text"]
         raise error
 
     source = written("lance", tmp_path)
     monkeypatch.setattr(lance.LanceDataset, "to_batches", stopped)
     with pytest.raises(told, match=named):
-        list(lakes.records(source, Columns({"text": None}, {}, {})))
+        list(stores.records(lakes, source, Columns({"text": None}, {}, {})))
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def private(tmp_path):
 
 def refused(source):
     """The sentence with which a table is refused, whichever way it is read."""
-    for read in (lambda given: list(sources.rows(given)), lambda given: lakes.fragments(source, Columns({}, {}, {}))):
+    for read in (lambda given: list(sources.rows(given)), lambda given: lakes.parts(source, [], (1, 1))):
         with pytest.raises(UsageError) as caught:
             read(Corpus.model_validate({"source": source}))
     return str(caught.value)

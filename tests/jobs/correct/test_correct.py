@@ -304,13 +304,19 @@ def test_a_table_that_changes_while_it_is_read_ends_the_run_and_nothing_is_kept(
 
 @pytest.mark.parametrize("kind", ["delta", "lance"])
 @pytest.mark.parametrize("prefix", [False, True])
-def test_a_table_of_another_kind_is_refused_and_parquet_asked_for(tmp_path, kind, prefix):
-    rows, place = pa.table({"embedding": [[1.0, 2.0], [3.0, 4.0]]}), str(tmp_path / f"vectors.{kind}")
+def test_a_table_of_another_kind_is_read_in_units_unless_it_has_no_numbers(tmp_path, kind, prefix):
+    """That its corrected vectors are those of Parquet is in corpus/test_stores.py."""
+    rows, place = pa.table({"embedding": [[1.0, 2.0]] * 5, "text": ["no vector"] * 5}), str(tmp_path / f"vectors.{kind}")
     if kind == "lance":
         pytest.importorskip("lance").write_dataset(rows, place)
     else:
         pytest.importorskip("deltalake").write_deltalake(place, rows)
-    given = checked(units.Embeddings, {"source": f"{kind}:{place}" if prefix else place})
-    with pytest.raises(UsageError, match="Parquet") as caught:
+    source = f"{kind}:{place}" if prefix else place
+    given = checked(units.Embeddings, {"source": source, "unit_rows": 2})
+    planned = units.plan(given, units.columns_of(given), str(tmp_path / "run"))
+    assert [(unit.first, unit.rows) for unit in planned] == [(0, 2), (2, 2), (4, 1)]
+    assert [batch.num_rows for unit in planned for batch in units.batches(given, unit)] == [2, 2, 1]
+    given = checked(units.Embeddings, {"source": source, "column": "text"})
+    with pytest.raises(UsageError, match="lists of numbers") as caught:
         units.plan(given, units.columns_of(given), str(tmp_path / "run"))
     assert caught.value.exit_code == 2

@@ -1,0 +1,106 @@
+"""Iceberg tables by their library: from a folder and a catalogue, one snapshot, deleted rows, files elsewhere refused."""
+
+import re
+import sys
+
+import pytest
+import stored_tables
+
+from tempscale.optional import install
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus import iceberg, sources, stores, units
+from tempscale_jobs.corpus.vectors import Vectors
+from tempscale_jobs.errors import UsageError
+
+pytest.importorskip("pyiceberg")
+
+
+def section(source, **more):
+    return Corpus.model_validate({"source": source, "embedding_column": "embedding", "length_column": "tokens"} | more)
+
+
+def ids(given):
+    return [record.values["id"] for record in sources.records(given, Vectors("texts", given, "").columns)]
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """The folder of a table, and the table; the catalogue `local` is known by the environment."""
+    from pyiceberg import catalog
+    from pyiceberg.utils.config import Config
+
+    source = stored_tables.iceberg(tmp_path, stored_tables.table())
+    for key, value in stored_tables.iceberg_catalogue(tmp_path).items():
+        monkeypatch.setenv(f"PYICEBERG_CATALOG__LOCAL__{key.upper()}", value)
+    monkeypatch.setattr(catalog, "_ENV_CONFIG", Config())  # The library reads the environment when it is imported.
+    return source, catalog.load_catalog("local", **stored_tables.iceberg_catalogue(tmp_path)).load_table("texts.docs")
+
+
+EXPECTED = stored_tables.table().column("id").to_pylist()
+
+
+def test_a_folder_and_a_catalogue_give_the_same_rows_without_deleted_ones(table):
+    source, made = table
+    assert ids(section(source)) == ids(section("iceberg:local.texts.docs")) == EXPECTED
+    made.delete("id == '1000003'")
+    for again in (source, "iceberg:local.texts.docs"):
+        assert sorted(ids(section(again))) == [name for name in EXPECTED if name != "1000003"]
+
+
+def test_rows_are_those_of_the_planned_snapshot_and_afterwards_the_table_has_changed(table):
+    source, made = table
+    given = section(source, unit_rows=70)
+    columns, state = Vectors("texts", given, "").columns, sources.identity(given)
+    planned = units.plan(given, columns, given)
+    made.append(stored_tables.table().slice(0, 3))
+    found = [record.values["id"] for unit in planned for record in units.records(given, unit, columns)]
+    assert found == EXPECTED
+    assert sources.changes(given, state) == ["snapshot"]
+    with pytest.raises(UsageError, match="changed"):
+        sources.check_unchanged(given, "out", state)
+
+
+def test_a_table_that_names_a_file_elsewhere_is_refused(table, tmp_path):
+    source, made = table
+    stored_tables.pq.write_table(stored_tables.table().slice(0, 2), tmp_path / "private.parquet")
+    made.add_files([f"file://{tmp_path}/private.parquet"])
+    with pytest.raises(UsageError, match=r"private\.parquet"):
+        ids(section(source))
+
+
+def test_a_table_without_rows_has_none(tmp_path):
+    source = stored_tables.iceberg(tmp_path, stored_tables.table().slice(0, 0))
+    given = section(source)
+    with pytest.raises(UsageError, match="no row"):
+        sources.check_rows(given, "out", ids(given))
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("iceberg:{folder}/nothing", "no Iceberg table"),
+        ("iceberg:docs", "names no table"),
+        ("iceberg:local.texts.none", "none"),
+        ("iceberg:elsewhere.texts.docs", "elsewhere"),
+        ("{table}?version=1", "'version'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(table, tmp_path, source, told):
+    with pytest.raises(UsageError, match=told):
+        ids(section(source.format(folder=tmp_path, table=table[0])))
+
+
+def test_a_missing_column_and_a_missing_library_are_named(table, monkeypatch):
+    source, _ = table
+    with pytest.raises(UsageError, match="--embedding-column"):
+        ids(section(source, embedding_column="nothing"))
+    monkeypatch.setitem(sys.modules, "pyiceberg.table", None)
+    with pytest.raises(UsageError, match=re.escape(install("pyiceberg"))):
+        stores.of(source).columns(source)
+
+
+def test_the_files_of_a_table_are_refused_with_its_address(table):
+    folder = table[0].removeprefix("iceberg:")
+    with pytest.raises(UsageError, match=re.escape(f"iceberg:{folder}")):
+        ids(section(f"{folder}/data"))
+    assert iceberg.kind(folder) is None
