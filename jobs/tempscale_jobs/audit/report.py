@@ -32,6 +32,7 @@ from tempscale_jobs.report.text import (
 )
 from tempscale_jobs.steps import calibration
 from tempscale_jobs.tables.audit import EXCERPTS, TABLES
+from tempscale_jobs.verify.report import part_of
 
 Row = dict[str, Any]
 _SHOWN = 5
@@ -59,6 +60,8 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Se
         _part(f"m{place}", name, sentences, _Audited(tables, trend, run))
         for place, (name, sentences) in enumerate(headline(tables, edges).items())
     ]
+    if "verify_summary" in tables:
+        parts.insert(0, part_of(tables, "verify", "Are these vectors the model's?"))
     gate = tables["gate"].to_dicts() if "gate" in tables else []
     return Report(
         "Do these embeddings collapse?",

@@ -75,8 +75,9 @@ class StoredVectors:
         if self._read.vector:
             required[str(self.corpus.embedding_column)] = "--embedding-column"
         if self._read.text:
-            required[self.corpus.text_column] = "--text-column, or the table of the texts with --texts"
-        required |= dict.fromkeys(self._read.by, "--by")
+            apart = ", or the table of the texts with --texts" if self.corpus.kind == "embeddings" else ""
+            required[self.corpus.text_column] = f"--text-column{apart}"
+        required |= dict.fromkeys(self._read.by, "--by" if self.corpus.kind == "embeddings" else "by in [verify]")
         if self._read.title is not None:
             required[self._read.title] = "--title-column"
         return Columns(required, named, optional)

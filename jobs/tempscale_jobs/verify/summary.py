@@ -7,14 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from tempscale.stats.shares import clopper_pearson
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.verify import VERIFIED, VERIFY_SUMMARY
-from tempscale_jobs.verify import findings
 from tempscale_jobs.verify.compare import Judged
 from tempscale_jobs.verify.explain import PARTIALS
 
@@ -26,8 +24,8 @@ _LEAST_AMONG = 30
 """Of fewer texts the nearest says little."""
 
 
-def summarise(run: Run, judged: Judged, by: Sequence[str], compared: Sequence[str], max_wrong: float) -> dict[str, pa.Table]:
-    """Write the tables; return them by name. `compared` are the parts of the comparison."""
+def tables_of(run: Run, judged: Judged, by: Sequence[str], compared: Sequence[str]) -> dict[str, pa.Table]:
+    """The tables by name. `compared` are the parts of the comparison."""
     model, temperature = run.models[0], run.temperatures[0]
     causes = _causes(run)
     wrong = judged.table.column("wrong").to_numpy(zero_copy_only=False)
@@ -43,12 +41,7 @@ def summarise(run: Run, judged: Judged, by: Sequence[str], compared: Sequence[st
     shares = [key | row for row in _groups(rows, by)]
     if judged.of_all:  # Then a share is exact.
         shares = [row | {"low": row["share"], "high": row["share"]} for row in shares]
-    tables["verify_summary"] = VERIFY_SUMMARY.build_rows(shares)
-    frames = {name: pl.DataFrame(pl.from_arrow(table)) for name, table in tables.items()}
-    tables["findings"] = findings.decide(frames, max_wrong).table()
-    for name, table in tables.items():
-        run.storage.write_table(f"tables/{name}.parquet", table)
-    return tables
+    return tables | {"verify_summary": VERIFY_SUMMARY.build_rows(shares)}
 
 
 def _causes(run: Run) -> dict[str, str | None]:
