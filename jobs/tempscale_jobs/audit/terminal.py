@@ -72,7 +72,7 @@ def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -
     figures = [(label, estimate(row, name)) for name, label in FIGURES.items() if row[name] is not None]
     answers = [f"Collapse by length? {answer}"]
     if (verified := record.get("verified")) is not None and verified["low"] <= verified["max_wrong"]:
-        answers.insert(0, f"Are the vectors the model's? {verified['answer']}")  # Otherwise the gate says so.
+        answers = [f"Are the vectors the model's? {verified['answer']} {answers[0]}"]  # Otherwise the gate says so.
     return said._replace(
         answers=answers,
         figures=[f"{label} {figure}" for label, figure in figures if figure not in answer],

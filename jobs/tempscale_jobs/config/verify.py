@@ -180,13 +180,6 @@ class OfAudit(Strict):
     max_wrong: MaxWrong = 0.0
     without_option: ClassVar[frozenset[str]] = frozenset({"sample", "by", "computed", "candidates", "max_wrong"})
 
-    @model_validator(mode="before")
-    @classmethod
-    def _names_a_model(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "model" not in data:
-            raise ValueError("name the model that made the vectors: model = NAME in [verify]")
-        return data
-
     def of(self, corpus: Corpus, **run: Any) -> VerifyConfig:
         """The configuration of `tempscale verify` for the vectors of a corpus; `run` has its folder, seed and execution."""
         same = ("sample", "by", "computed", "candidates", "max_wrong")

@@ -179,8 +179,6 @@ COLLAPSE_SUMMARY = Table(
         Column("rejected", BIG, "texts", "rows of the corpus and texts that were not analysed: see rejected/"),
         Column("rows", BIG, "rows", "rows of the corpus that were read"),
         *with_error("rejected_share", "rows that were rejected when they were read, or would be by the model", "share"),
-        Column("verified_texts", BIG, "texts", "vectors that [verify] compared with the model's; null without it"),
-        Column("wrong_share", FLOAT, "share", "vectors among these that are not the model's"),
         Column("tokens", BIG, "tokens", "tokens the model saw"),
         *with_error("truncated_share", "texts of which the model saw only a part", "share"),
         *with_error("cosine_mean", "mean cosine over all pairs"),
@@ -208,6 +206,8 @@ COLLAPSE_SUMMARY = Table(
         *with_error("socm_mean", "mean SOCM over all pairs of the corpus, or of the sample"),
         Column("socm_freedom", FLOAT, "", "degrees of freedom of its error: groups (of documents) less one, or texts"),
         *with_error("socm_over_1_share", "pairs with SOCM > 1", "share"),
+        Column("verified_texts", BIG, "texts", "vectors that [verify] compared with the model's; null without it"),
+        Column("wrong_share", FLOAT, "share", "vectors among these that are not the model's"),
     ),
 )  # fmt: skip
 
