@@ -12,8 +12,6 @@ from typing import Any, NamedTuple
 import polars as pl
 import pyarrow as pa
 
-from tempscale.model import checkpoint
-from tempscale.model.settings import Settings
 from tempscale.stored.rounding import Storage as Stored
 from tempscale_jobs.config.verify import VerifyConfig
 from tempscale_jobs.corpus import sources
@@ -27,7 +25,7 @@ from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.verify import compare, computed, explain, findings, sample, summary
-from tempscale_jobs.verify.compare import How, Rules
+from tempscale_jobs.verify.compare import Rules, Tolerance
 from tempscale_jobs.verify.joined import join, keep_rejected
 from tempscale_jobs.verify.words import whole
 from tempscale_jobs.workers.cluster import Cluster
@@ -109,14 +107,14 @@ def verified(
     size = sum(shard.texts for shard in index.shards) if config.sample == "all" else int(config.sample)
     rows = sample.chosen(run.storage, index, size, config.seed)
     with Crew(run, cluster, model, config.embedding) as crew:
-        how = _how(config, run, crew, index, journal)
-        every = compare.pieces(run, model, index, rows, how)
+        tolerance = _tolerance(config, run, crew, index, journal)
+        every = compare.pieces(run, model, index, rows, tolerance)
         with journal.stage(f"compare {model.label}", sum(map(len, rows.values()))) as stage:
             compare.compare_all(run, crew, model, every, stage)
-            judged = compare.judge(run, model, every, how)._replace(of_all=_are_all(sides, index, rows))
+            judged = compare.judge(run, model, every, tolerance)._replace(of_all=_are_all(sides, index, rows))
             wrong = sum(judged.table.column("wrong").to_pylist())
             stage.note = f"{wrong:,} of {count(judged.table.num_rows, 'vector')} are not the model's"
-        files, rules = explain.gather(run, index, judged), judged.rules._replace(prompts=_prompts(model))
+        files, rules = explain.gather(run, index, judged), judged.rules
         _explain(run, crew, model, explain.pieces(run, model, files, rules), journal)
     for candidate in run.models[1:]:
         with Crew(run, cluster, candidate, config.embedding) as crew:
@@ -129,7 +127,7 @@ def verified(
     return found._replace(findings=findings.decide(found.frames, config.max_wrong))
 
 
-def _how(config: VerifyConfig, run: Run, crew: Crew, index: Index, journal: Journal) -> How:
+def _tolerance(config: VerifyConfig, run: Run, crew: Crew, index: Index, journal: Journal) -> Tolerance:
     """What a piece needs; the distance that each precision explains is measured once."""
     model, vectors = run.models[0], config.embeddings
     with journal.stage(f"precision of {model.label}") as stage:
@@ -142,7 +140,7 @@ def _how(config: VerifyConfig, run: Run, crew: Crew, index: Index, journal: Jour
         if not math.isfinite(errors[config.computed]):
             raise UsageError(f"model {model.label} gives no finite vectors in {config.computed}; give another --computed")
     scale = tuple(vectors.scale) if isinstance(vectors.scale, list) else None if vectors.scale == 1.0 else vectors.scale
-    return How(Stored(vectors.bits, scale), vectors.dims, errors[config.computed])
+    return Tolerance(Stored(vectors.bits, scale), vectors.dims, errors[config.computed])
 
 
 def _are_all(
@@ -153,16 +151,12 @@ def _are_all(
     return is_read and sum(map(len, rows.values())) == sum(shard.texts for shard in joined.shards)
 
 
-def _prompts(model: Model) -> tuple[str, ...]:
-    return tuple(Settings.of(checkpoint.resolve(model.name)).prompts.values())
-
-
 def _explain(run: Run, crew: Crew, model: Model, every: list[Piece], journal: Journal) -> None:
     """Look for what explains the wrong rows, in a stage if there are any."""
     if not every:
         return
     with journal.stage(f"explain by {model.label}", sum(piece.size for piece in every)) as stage:
-        explain.explain_all(run, crew, every, stage, by_candidate=model != run.models[0])
+        crew.finish(explain.explain_piece if model == run.models[0] else explain.explain_by_candidate, every, stage)
         stage.note = f"{sum(piece.size for piece in every):,} wrong rows"
 
 
@@ -170,5 +164,5 @@ def _facts(config: VerifyConfig, rules: Rules) -> dict[str, Any]:
     """What run.json says of how the vectors are stored and were compared."""
     return {
         "format": rules.format, "dimensions": rules.width, "norms": rules.norms, "computed": config.computed,
-        "relative_distance": rules.how.error, "max_wrong": config.max_wrong,
+        "relative_distance": rules.tolerance.error, "max_wrong": config.max_wrong,
     }  # fmt: skip
