@@ -17,10 +17,10 @@ from tempscale_jobs.errors import UsageError
 SAMPLE = 3000
 """Rows that are embedded again: without a wrong one among them, at most .1 % of all are wrong (95 %, one-sided)."""
 _OF_CORPUS = (
-    "source", "id_column", "text_column", "limit", "embedding_column", "dims", "bits", "scale", "max_characters",
-    "max_rejected", "unit_rows", "unit_bytes",
+    "source", "id_column", "text_column", "limit", "embedding_column", "bits", "scale", "max_characters", "max_rejected",
+    "unit_rows", "unit_bytes",
 )  # fmt: skip
-"""The settings by which an audit's rows are read."""
+"""The settings by which an audit's rows are read; `dims` there is what the audit keeps of a vector, not what it has."""
 _DRAWN_FIRST = 4
 """Times as many rows are drawn at random first; of them the sample takes lengths and groups in proportion."""
 

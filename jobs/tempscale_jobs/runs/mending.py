@@ -88,7 +88,7 @@ def _remove(storage: Storage, name: str) -> str:
 def _remove_one_with(storage: Storage, name: str, model: str) -> None:
     """Remove a part of the piece of work that wrote a file of rejected texts, so that the whole piece is repeated."""
     number = number_of(name.replace("/lengths-", "/part-"))
-    for kind in ("texts", "partials/pairs", "partials/lengths", "partials/layers"):
+    for kind in ("texts", "partials/pairs", "partials/lengths", "partials/layers", "partials/compared"):
         for part in storage.list(place(kind, model)):
             if number_of(part) == number:
                 storage.remove(part)

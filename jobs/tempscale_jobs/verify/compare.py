@@ -176,7 +176,7 @@ def judge(run: Run, model: Model, every: list[Piece], tolerance: Tolerance) -> J
         wanted = f"the leading {tolerance.dims}" if tolerance.dims is not None else f"the {model_width}"
         raise UsageError(
             f"most vectors have {width} dimensions, which are not {wanted} of model {model.label}: nothing can be compared; "
-            "give the vectors' own model by --model, or its leading dimensions by --dims"
+            "name the model that made the vectors, or its leading dimensions by --dims"
         )
     kind = Counter(filter(None, table.column("format").to_pylist())).most_common(1)
     scale = tolerance.storage.scale

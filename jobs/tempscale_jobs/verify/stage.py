@@ -138,7 +138,9 @@ def _tolerance(config: VerifyConfig, run: Run, crew: Crew, index: Index, journal
         errors = computed.allowed(run.storage.read_json(computed.name_of(model)))
         stage.note = ", ".join(f"{name} {error:.1e}" for name, error in errors.items())
         if not math.isfinite(errors[config.computed]):
-            raise UsageError(f"model {model.label} gives no finite vectors in {config.computed}; give another --computed")
+            raise UsageError(
+                f"model {model.label} gives no finite vectors in {config.computed}; set computed to another precision"
+            )
     scale = tuple(vectors.scale) if isinstance(vectors.scale, list) else None if vectors.scale == 1.0 else vectors.scale
     return Tolerance(Stored(vectors.bits, scale), vectors.dims, errors[config.computed])
 
