@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,18 +50,22 @@ class Fault(NamedTuple):
     cause: str
 
 
-def measure(
+def measure(**sizes: Any) -> list[dict[str, Any]]:
+    """All rows of `found`."""
+    return [*found(**sizes)]
+
+
+def found(
     rows: int = ROWS, draws: int = DRAWS, sample: int = SAMPLE, million: int = MILLION, corpus: Path = PARAGRAPHS
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """What was found and named of each fault, alone and together; false alarms of clean draws; the cost of a large index."""
     with tempfile.TemporaryDirectory(prefix="tempscale-verifying-") as name:
         folder, texts = Path(name), _texts(corpus, rows)
         right = _sentence_transformers()(texts)
-        return [
-            *_planted(folder, texts, right),
-            *_clean(folder, texts, right, (draws, sample)),
-            *([_large(folder, texts, right, million)] if million else []),
-        ]
+        yield from _planted(folder, texts, right)
+        yield from _clean(folder, texts, right, (draws, sample))
+        if million:
+            yield _large(folder, texts, right, million)
 
 
 def _texts(corpus: Path, count: int) -> list[str]:
@@ -180,7 +184,7 @@ def _faults(folder: Path, other: str) -> dict[str, Fault]:
     }
 
 
-def _planted(folder: Path, texts: list[str], right: np.ndarray) -> list[dict[str, Any]]:
+def _planted(folder: Path, texts: list[str], right: np.ndarray) -> Iterator[dict[str, Any]]:
     """Each fault alone in one row of a hundred, then all eight in one index."""
     other = _other_model(folder)
     faults, random = _faults(folder, other), np.random.default_rng(0)
@@ -190,7 +194,6 @@ def _planted(folder: Path, texts: list[str], right: np.ndarray) -> list[dict[str
     places = dict(zip(faults, np.array_split(chosen, len(faults)), strict=True))
     # The rows of one fault are one vector each: those of cut dimensions are shorter.
     wrong = {name: _wrong(fault, texts, places[name], name) for name, fault in faults.items()}
-    found = []
     for names in [*([name] for name in faults), list(faults)]:
         vectors, causes = list[np.ndarray](right), dict[str, str]()
         for name in names:
@@ -199,8 +202,7 @@ def _planted(folder: Path, texts: list[str], right: np.ndarray) -> list[dict[str
                 causes[f"t{k}"] = faults[name].cause
         index = _written(folder / "planted.parquet", texts, vectors)
         what = names[0] if len(names) == 1 else "all eight"
-        found.append(_found(what, causes, _verified(folder, index, "--sample", "all", "--candidate", other)))
-    return found
+        yield _found(what, causes, _verified(folder, index, "--sample", "all", "--candidate", other))
 
 
 def _wrong(fault: Fault, texts: list[str], rows: np.ndarray, name: str) -> np.ndarray:
@@ -224,7 +226,7 @@ def _found(what: str, causes: dict[str, str], run: dict[str, Any]) -> dict[str, 
 # ---------------------------------------------------------------------------------------------- clean indexes
 
 
-def _clean(folder: Path, texts: list[str], right: np.ndarray, draws: tuple[int, int]) -> list[dict[str, Any]]:
+def _clean(folder: Path, texts: list[str], right: np.ndarray, draws: tuple[int, int]) -> Iterator[dict[str, Any]]:
     """Samples of clean indexes in four formats, and of ONNX Runtime's vectors: no row may be wrong."""
     indexes = {
         "float32": (right, ()),
@@ -235,7 +237,7 @@ def _clean(folder: Path, texts: list[str], right: np.ndarray, draws: tuple[int, 
     if _has_onnx():
         few = texts[: draws[1]]
         indexes["float32 of ONNX Runtime"] = (np.concatenate([_onnx(folder, "mean")(few), right[len(few) :]]), ())
-    rows, (count, size) = [], draws
+    count, size = draws
     for name, (vectors, settings) in indexes.items():
         index = _written(folder / "clean.parquet", texts, list(vectors), settings)
         by_onnx = name not in ("float32", "float16", "bfloat16", "int8")
@@ -245,11 +247,10 @@ def _clean(folder: Path, texts: list[str], right: np.ndarray, draws: tuple[int, 
         if not runs:
             continue
         failed, seconds = sum(bool(run["wrong"]) for run in runs), sum(run["seconds"] for run in runs)
-        rows.append(
-            {"what": f"clean, {name}: {failed} of {len(runs)} draws of {sampled} have a wrong row", "seconds": seconds}
-            | {"rate": sum(run["compared"] for run in runs) / seconds, "unit": "rows/s", "failed": failed}
-        )
-    return rows
+        yield {
+            "what": f"clean, {name}: {failed} of {len(runs)} draws of {sampled} have a wrong row", "seconds": seconds,
+            "rate": sum(run["compared"] for run in runs) / seconds, "unit": "rows/s", "failed": failed,
+        }  # fmt: skip
 
 
 def _large(folder: Path, texts: list[str], right: np.ndarray, count: int) -> dict[str, Any]:
@@ -314,5 +315,5 @@ def _arguments() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    for row in measure(**_arguments()):
+    for row in found(**_arguments()):
         print(json.dumps(row), flush=True)

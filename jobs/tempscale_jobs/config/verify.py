@@ -95,6 +95,17 @@ class Stored(Corpus):
     scale: float | list[float] = Field(
         1.0, description="Factor for the integers of embedding_column: one number, or one for each dimension."
     )
+    offset: float | list[float] | None = Field(
+        None,
+        description="Added to these integers times their scale, as in codes of sentence-transformers: the least number and "
+        "128 scales.",
+    )
+
+    @model_validator(mode="after")
+    def _offset_of_a_scale(self) -> Stored:
+        if self.offset is not None and "scale" not in self.model_fields_set:
+            raise ValueError("offset belongs to the scale of whole numbers; give both")
+        return self
 
 
 class OfCorpus(Stored):

@@ -179,12 +179,13 @@ def judge(run: Run, model: Model, every: list[Piece], tolerance: Tolerance) -> J
             "name the model that made the vectors, or its leading dimensions by --dims"
         )
     kind = Counter(filter(None, table.column("format").to_pylist())).most_common(1)
-    scale = tolerance.storage.scale
-    if isinstance(scale, tuple) and len(scale) != width:
-        raise UsageError(
-            f"scale of [embeddings] has {len(scale)} numbers, and most vectors have {width} dimensions; give one number, or "
-            "one for each dimension"
-        )
+    for name in ("scale", "offset"):
+        each = getattr(tolerance.storage, name)
+        if isinstance(each, tuple) and len(each) != width:
+            raise UsageError(
+                f"{name} of [embeddings] has {len(each)} numbers, and most vectors have {width} dimensions; give one "
+                "number, or one for each dimension"
+            )
     rules = Rules(tolerance, "unknown", kind[0][0] if kind else "float32", width)
     cosine, ratio, distance = (_numbers(table, name) for name in ("cosine", "norm_ratio", "distance"))
     norm, model_norm = (_numbers(table, name) for name in ("norm", "model_norm"))

@@ -141,8 +141,9 @@ def _tolerance(config: VerifyConfig, run: Run, crew: Crew, index: Index, journal
             raise UsageError(
                 f"model {model.label} gives no finite vectors in {config.computed}; set computed to another precision"
             )
-    scale = tuple(vectors.scale) if isinstance(vectors.scale, list) else None if vectors.scale == 1.0 else vectors.scale
-    return Tolerance(Stored(vectors.bits, scale), vectors.dims, errors[config.computed])
+    scale, offset = (tuple(each) if isinstance(each, list) else each for each in (vectors.scale, vectors.offset))
+    storage = Stored(vectors.bits, None if scale == 1.0 and offset is None else scale, offset)
+    return Tolerance(storage, vectors.dims, errors[config.computed])
 
 
 def _are_all(

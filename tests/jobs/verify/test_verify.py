@@ -195,6 +195,13 @@ def test_two_tables_are_joined_by_their_ids_and_what_one_lacks_is_counted(texts,
         pl.read_parquet(tmp_path / "run" / name) for name in Storage(str(tmp_path / "run")).list("rejected")
     )
     assert set(rejected["text_id"]) == {*ids[:10], "d11"}
+    before = digests(tmp_path / "run", "tables", "partials", "rejected")
+    for kind in ("partials/compared", "rejected"):  # The run is made again from both tables.
+        file = sorted((tmp_path / "run" / kind).rglob("*.parquet"))[-1]
+        file.write_bytes(file.read_bytes()[:-9])
+        code, printed, err = verify(tmp_path / "vectors.parquet", small_model, tmp_path / "run", *options, "--json")
+        assert code == 0, printed + err
+        assert digests(tmp_path / "run", "tables", "partials", "rejected") == before
     sampled = ("--texts", str(tmp_path / "texts.parquet"), "--sample", "20")
     code, printed, err = verify(tmp_path / "vectors.parquet", small_model, tmp_path / "sampled", *sampled, "--json")
     assert code == 0, printed + err
