@@ -235,11 +235,10 @@ def _clean(folder: Path, texts: list[str], right: np.ndarray, draws: tuple[int, 
         "int8": (np.clip(np.rint(right / _SCALE), -128, 127).astype(np.int8), (f"scale = {_SCALE}",)),
     }
     if _has_onnx():
-        few = texts[: draws[1]]
-        indexes["float32 of ONNX Runtime"] = (np.concatenate([_onnx(folder, "mean")(few), right[len(few) :]]), ())
+        indexes["float32 of ONNX Runtime"] = (_onnx(folder, "mean")(texts[: draws[1]]), ())
     count, size = draws
     for name, (vectors, settings) in indexes.items():
-        index = _written(folder / "clean.parquet", texts, list(vectors), settings)
+        index = _written(folder / "clean.parquet", texts[: len(vectors)], list(vectors), settings)
         by_onnx = name not in ("float32", "float16", "bfloat16", "int8")
         each = 1 if by_onnx else count // 4
         sampled = "all" if by_onnx else str(size)
