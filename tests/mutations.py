@@ -1258,7 +1258,53 @@ ADVICE = Subject(
     ),
 )
 
+VERIFY = Subject(
+    "verified vectors",
+    ("tests/jobs/verify/test_rules.py", "tests/jobs/verify/test_joined.py", "tests/jobs/runs/test_mending.py"),
+    of(
+        f"{JOBS}/verify/compare.py",
+        ("judge", "is_unit = counts[...] > max(...)", "is_unit = False"),
+        ("judge", "wrong = ~(usable & in_direction & has_norm)", "wrong = ~(usable & in_direction)"),
+        ("judge", "wrong = ~(usable & in_direction & has_norm)", "wrong = ~(in_direction & has_norm)"),
+        ("judge", "wrong = ~(usable & in_direction & has_norm)", "wrong = ~(usable & has_norm)"),
+        ("Rules.explains", "is_nearer and self.allows(...)", "is_nearer"),
+        ("Rules.explains", "is_nearer and self.allows(...)", "self.allows(stored, made, _LOOSER * self.tolerance.error)"),
+    )
+    + of(
+        f"{JOBS}/verify/sample.py",
+        ("chosen", "rows[(start + k * len(rows) // count) % len(rows)]", "rows[(start + k) % len(rows)]"),
+        ("chosen", "rows.sort()", "pass"),
+    )
+    + of(
+        f"{JOBS}/verify/joined.py",
+        ("_rows", "keyed_hash(text_id, seed) <= reach", "True"),
+        ("_split", "rows >= AT_ONCE or shard == index.shards[-1]", "rows >= AT_ONCE"),
+    )
+    + of(
+        f"{JOBS}/verify/summary.py",
+        ("tables_of", "judged.of_all", "False"),
+        ("_by_neighbours", "cosines[among == own] = -np.inf", "pass"),
+    )
+    + of(
+        f"{JOBS}/verify/findings.py",
+        ("_all", 'row["low"] > max_wrong', 'row["share"] > 0'),
+    )
+    + of(
+        f"{JOBS}/nights/gate.py",
+        ("of_vectors", 'verified["low"] <= verified["max_wrong"]', 'verified["low"] < verified["max_wrong"]'),
+        ("of_vectors", 'verified["low"] <= verified["max_wrong"]', "True"),
+    )
+    + of(
+        f"{JOBS}/runs/mending.py",
+        (
+            "_remove_one_with",
+            '("texts", "partials/pairs", "partials/lengths", "partials/layers", "partials/compared")',
+            '("texts", "partials/pairs", "partials/lengths", "partials/layers")',
+        ),
+    ),
+)
+
 SUBJECTS = (
-    GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
+    VERIFY, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
     BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE,
 )  # fmt: skip

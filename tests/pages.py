@@ -79,7 +79,7 @@ def tables_of(
         has_gap, has_prefix, has_socm = (figure is not None for figure in (gap, prefix, socm))
         rows[COLLAPSE_SUMMARY].append(
             own | {"texts": 120, "documents": None, "corpus_texts": 9000, "rejected": 0, "tokens": 30000, "rows": 9001}
-            | {"gap_documents": None, "prefix_documents": None}
+            | dict.fromkeys(("gap_documents", "prefix_documents", "verified_texts", "wrong_share"))
             | measured("rejected_share", 1 / 9001, 0.0) | measured("truncated_share", 0.125, 0.03)
             | measured("cosine_mean", 0.0621, 0.003) | measured("collapse_gap", gap_now, gap_error if has_gap else None)
             | {"gap_shortest": 0 if has_gap else None, "gap_longest": 400 if has_gap else None}

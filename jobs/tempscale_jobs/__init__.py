@@ -60,6 +60,7 @@
       audits              scores compared with finished audits
     verify/               `tempscale verify`: whether stored vectors are a model's
       run, summary, findings, words, report, terminal
+      stage               its steps, also as a stage of an audit
       sample              which rows are compared
       joined              vectors and texts of two tables
       computed            what each precision changes

@@ -96,22 +96,19 @@ class Storage(NamedTuple):
     bits: bool = False
     scale: float | tuple[float, ...] | None = None
     """Factor for whole numbers; None where none is given."""
+    offset: float | tuple[float, ...] | None = None
+    """What is added to them afterwards."""
 
     def numbers(self, stored: Float[np.ndarray, " dim"]) -> Float[np.ndarray, " dim"]:
-        """The numbers of a vector, with its scale."""
+        """The numbers of a vector, with its scale and offset."""
         if self.scale is None:
             return stored
-        numbers: np.ndarray = stored * self._steps(len(stored))
+        numbers: np.ndarray = stored * _each(self.scale, len(stored)) + _each(self.offset or 0.0, len(stored))
         return numbers
 
-    def _steps(self, dim: int) -> Float[np.ndarray, " dim"]:
-        scale = np.atleast_1d(np.asarray(self.scale, dtype=np.float64))
-        steps: np.ndarray = np.broadcast_to(scale, (dim,)) if len(scale) == 1 else scale[:dim]
-        return steps
-
     def fits(self, dim: int) -> bool:
-        """Whether there is a scale for each dimension."""
-        return not isinstance(self.scale, tuple) or len(self.scale) >= dim
+        """Whether there are a scale and an offset for each dimension."""
+        return all(len(each) >= dim for each in (self.scale, self.offset) if isinstance(each, tuple))
 
     def format_of(self, row: Float[np.ndarray, " dim"]) -> str:
         """The format of a vector: the one that the options name, else the coarsest that holds its numbers."""
@@ -134,12 +131,20 @@ class Storage(NamedTuple):
         if kind == "bits":
             return compare_bits(stored, model, error)
         if kind == "int8":
-            scale = None if self.scale is None else self._steps(len(stored))
+            scale = None if self.scale is None else _each(self.scale, len(stored))
             # A database that normalises does so before it takes codes.
             norm, unit = float(np.linalg.norm(self.numbers(stored))), model / np.linalg.norm(model)
             near_unit = scale is not None and abs(norm - 1) < abs(norm - float(np.linalg.norm(model)))
-            return compare_codes(stored, unit if near_unit else model, error, scale)
+            offset = None if self.offset is None else _each(self.offset, len(stored))
+            return compare_codes(stored, unit if near_unit else model, error, scale, offset)
         return compare_floats(stored, model, error, kind)
+
+
+def _each(value: float | tuple[float, ...], dim: int) -> Float[np.ndarray, " dim"]:
+    """One number for each dimension."""
+    numbers = np.atleast_1d(np.asarray(value, dtype=np.float64))
+    each: np.ndarray = np.broadcast_to(numbers, (dim,)) if len(numbers) == 1 else numbers[:dim]
+    return each
 
 
 def compare_floats(
@@ -152,22 +157,25 @@ def compare_floats(
 
 def compare_codes(
     codes: Float[np.ndarray, " dim"], model: Float[np.ndarray, " dim"], error: float,
-    scale: float | Float[np.ndarray, " dim"] | None,
+    scale: float | Float[np.ndarray, " dim"] | None, offset: float | Float[np.ndarray, " dim"] | None = None,
 ) -> Compared:  # fmt: skip
-    """A vector of int8 codes, v_k = s_k·c_k, against the model's u, of which codes keep at most 127 steps.
+    """A vector of int8 codes, v_k = s_k·c_k + o_k, against the model's u, of which codes keep at most 127 steps.
 
     Without a scale only the direction is known; the one step for all dimensions is then the one that fits best,
-    s = ⟨u, c⟩/⟨c, c⟩, if it is positive.
+    s = ⟨u, c⟩/⟨c, c⟩, if it is positive. With an offset a code may be off by a whole step, since sentence-transformers cuts
+    numbers off where others round them.
     """
     known = scale is not None
     step = np.asarray(scale if known else max(float(model @ codes) / float(codes @ codes), 0.0), dtype=np.float64)
-    stored = codes * step
+    shift = 0.0 if offset is None else offset
+    stored = codes * step + shift
     low, high = min(-128.0, codes.min()), max(127.0, codes.max())
-    clipped = np.clip(model, low * step, high * step) if np.all(step > 0) else model
+    clipped = np.clip(model, low * step + shift, high * step + shift) if np.all(step > 0) else model
     norm = float(np.linalg.norm(clipped))
     ratio = float(np.linalg.norm(stored)) / norm if known and norm else None
     direction = stored if np.any(step) else codes
-    return Compared(cosine(direction, clipped), ratio, error + step_error(step, len(codes), norm))
+    steps = step if offset is None else 2 * step
+    return Compared(cosine(direction, clipped), ratio, error + step_error(steps, len(codes), norm))
 
 
 def compare_bits(signs: Float[np.ndarray, " dim"], model: Float[np.ndarray, " dim"], error: float) -> Compared:

@@ -16,6 +16,7 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import night
 from tempscale_jobs.runs.folder import GIVEN, Run, dimensions
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.verify import stage as verification
 
 
 def check_services(config: AuditConfig) -> None:
@@ -33,6 +34,8 @@ def check_inputs(config: AuditConfig) -> None:
         widths = [Counter(len(item.embedding) for item in items).most_common(1) for items in first_items]
         if all(widths):
             _check_same_width(*(width for ((width, _),) in widths))
+    if config.verification is not None:
+        verification.check_rows(config.verification)
 
 
 def check_unchanged(config: AuditConfig, finished: dict[str, Any]) -> None:

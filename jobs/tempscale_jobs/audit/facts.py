@@ -14,10 +14,12 @@ from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import GIVEN
 from tempscale_jobs.steps import cosine, lookup, precision, source_order
 from tempscale_jobs.steps.scope import Embedded
+from tempscale_jobs.verify.stage import Verified
+from tempscale_jobs.verify.words import answer, whole
 from tempscale_jobs.workers import actor
 
 
-def facts(audited: Sequence[Embedded], queries: Index | None) -> dict[str, Any]:
+def facts(audited: Sequence[Embedded], queries: Index | None, verified: Verified | None = None) -> dict[str, Any]:
     """The entries of run.json of an audit, from the scope of each model."""
     first = audited[0]
     run, index = first.run, first.index
@@ -27,9 +29,18 @@ def facts(audited: Sequence[Embedded], queries: Index | None) -> dict[str, Any]:
         entries["sizes"] = run.storage.read_json(folder.SIZES)
     if queries is not None:
         entries["queries"] = queries.facts()
+    if verified is not None:
+        entries["verified"] = verified.sources["embeddings"] | verified.facts | _of_vectors(verified)
     entries["models"] = {scope.model.label: _of_model(scope) for scope in audited}
     entries["versions"] = {"altair": metadata.version("altair")}
     return entries
+
+
+def _of_vectors(verified: Verified) -> dict[str, Any]:
+    """The answer, and what the gate judges it by."""
+    summary = verified.frames["verify_summary"]
+    total = whole(summary)[0]
+    return {"model": total["model"], "answer": answer(summary)} | {name: total[name] for name in ("sampled", "wrong", "low")}
 
 
 def _of_model(scope: Embedded) -> dict[str, Any]:

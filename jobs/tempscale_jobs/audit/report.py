@@ -31,6 +31,7 @@ from tempscale_jobs.report.text import (
 )
 from tempscale_jobs.steps import calibration
 from tempscale_jobs.tables.audit import EXCERPTS, TABLES
+from tempscale_jobs.verify.report import part_of
 
 Row = dict[str, Any]
 _SHOWN = 5
@@ -53,6 +54,8 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any], sections: Se
         _part(f"m{place}", name, tables, trend, run)
         for place, name in enumerate(tables["collapse_summary"]["model"].unique(maintain_order=True))
     ]
+    if "verify_summary" in tables:
+        parts.insert(0, part_of(tables, "verify", "Are these vectors the model's?"))
     gate = tables["gate"].to_dicts() if "gate" in tables else []
     return Report(
         "Do these embeddings collapse?",

@@ -45,6 +45,7 @@ from tempscale_jobs.steps.cosine import Needed
 from tempscale_jobs.steps.layout import Layout, Order, layout
 from tempscale_jobs.steps.scope import Embedded, Scope
 from tempscale_jobs.urls import masked
+from tempscale_jobs.verify import stage as verification
 from tempscale_jobs.workers.cluster import holds_gpus
 from tempscale_jobs.workers.dispatch import Crew
 
@@ -103,6 +104,7 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
     Return the content of run.json, and the configuration with what was settled meanwhile.
     """
     run, query_source, audited = life.run, None, list[Embedded]()
+    vectors, verified = None, None
     night.check_windows(Night.of(run, config), config.embedding.max_length)
     config = sized(config, run)
     with journal.stage("read the corpus") as stage:
@@ -110,6 +112,9 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
             query_source = open_source(config, run.below("queries"), config.queries)
         corpus = open_source(config, run, config.corpus, stage)
         stage.note = corpus.described()
+    if config.verification is not None:
+        verifying = replace(run.below("verify"), models=[*run.verified_by])
+        vectors = verification.open_sources(config.verification, verifying, journal)
     cache = {} if config.execution.cache is None else {"cache": Storage(config.execution.cache)}
     with life.cluster(**cache) as cluster:
         config = life.with_precision(config, cluster)
@@ -118,6 +123,8 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
         corpus.read_all(cluster, journal, "all of the corpus")
         check_dimensions(config, run, None if query_source is None else run.below("queries"))
         journal.count("rejected", corpus.index.rejected)
+        if config.verification is not None and vectors is not None:
+            verified = verification.verified(config.verification, verifying, vectors, cluster, journal)
         for model in run.models:
             with Crew(run, cluster, model, config.embedding) as crew:
                 scope = Scope(
@@ -134,8 +141,8 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
                     _measure_second_order(embedded)
             _after_crew(embedded)
         with journal.stage("tables") as stage:
-            stage.note = f"{len(summary.summarise(audited))} tables"
-    return life.record(**facts(audited, None if query_source is None else query_source.index)), config
+            stage.note = f"{len(summary.summarise(audited, verified))} tables"
+    return life.record(**facts(audited, None if query_source is None else query_source.index, verified)), config
 
 
 def _given_embeddings(scope: Scope) -> Embedded:

@@ -21,6 +21,7 @@ from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.config.nights import SHARES
 from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
+from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import Edges
 from tempscale_jobs.runs.folder import CALIBRATION, Model, Run, all_means_by_text, means_by_text
 from tempscale_jobs.steps import calibration
@@ -31,6 +32,7 @@ from tempscale_jobs.steps.layout import Layout
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
 from tempscale_jobs.tables.columns import Table, finite
+from tempscale_jobs.verify.stage import Verified
 
 _EXCERPT_CHARACTERS, _AT_ONCE = 280, 1 << 20
 """The length of an excerpt, and values that are summed at a time."""
@@ -41,16 +43,16 @@ _STEPS = {
 }  # fmt: skip
 
 
-def summarise(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
-    """Write every table of the run, from the scope of each model; returns them by name."""
-    run, tables = audited[0].run, tables_of(audited)
+def summarise(audited: Sequence[Embedded], verified: Verified | None) -> dict[str, pa.Table]:
+    """Write every table of the run, from the scope of each model, and of its verified vectors; returns them by name."""
+    run, tables = audited[0].run, tables_of(audited, verified)
     for name, table in tables.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
     _calibrate(run, tables["cosine_histogram"])
     return tables
 
 
-def tables_of(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
+def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> dict[str, pa.Table]:
     """The tables by name, from what the steps so far have measured."""
     run, config, index = audited[0].run, audited[0].config, audited[0].index
     models = [scope.model for scope in audited]
@@ -62,7 +64,8 @@ def tables_of(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
         effects += _effects(run, scope.model, figures)
     nearest = [_nearest_to_all(scope, t) for scope in audited for t in run.temperatures]
     tables["collapsed_texts"] = pa.concat_tables([tables["collapsed_texts"], *nearest])
-    tables["collapse_summary"] = COLLAPSE_SUMMARY.build_rows(summaries)
+    wrong = {"verified_texts": None, "wrong_share": None} if verified is None else verified.figures
+    tables["collapse_summary"] = COLLAPSE_SUMMARY.build_rows([row | wrong for row in summaries])
     tables["temperature_effect"] = TEMPERATURE_EFFECT.build_rows(effects)
     if config.keep_text and config.corpus.embedding_column is None:
         layouts = {scope.model.label: scope.texts for scope in audited}
@@ -70,8 +73,11 @@ def tables_of(audited: Sequence[Embedded]) -> dict[str, pa.Table]:
         tables["excerpts"] = _excerpts(run, index, layouts, rankings)
     read = {name: pl.DataFrame(pl.from_arrow(tables[name])) for name in findings.READ}
     edges = Edges.cut(config.analysis.intervals, [model.max_length for model in models], config.embedding.long)
-    tables["findings"] = findings.decide(read, edges).table()
-    return tables
+    found = findings.decide(read, edges)
+    if verified is not None:
+        found = Findings([*found.rows, *verified.findings.rows])
+        tables |= verified.tables
+    return tables | {"findings": found.table()}
 
 
 def _calibrate(run: Run, histogram: pa.Table) -> None:

@@ -34,6 +34,8 @@ def document(tables: Tables, record: dict[str, Any], root: str) -> Document:
     named = labelled(tables, edges)
     named_findings = Findings.read(named["findings"])
     answers = {row["model"]: verdict.answer(row, named_findings) for row in _first(named)}
+    if (verified := record.get("verified")) is not None:
+        answers = {verified["model"]: verified["answer"]} | answers
     gate = {"verdict": judged["verdict"], "failed": judged["failed"], "notes": notes(judged)}
     return Document(root, answers, found.with_commands(commands), {"gate": gate})
 
@@ -61,8 +63,11 @@ def ending(tables: Tables, record: dict[str, Any], root: str) -> Ending:
         partial = "A quick audit measures one temperature, and neither second-order collapse nor prefixes."
         to_do = Advice.to_run("socm_mean", partial, "The whole audit:", again(record, None, "audit", beside="whole"))
     figures = [(label, estimate(row, name)) for name, label in FIGURES.items() if row[name] is not None]
+    answers = [f"Collapse by length? {answer}"]
+    if (verified := record.get("verified")) is not None and verified["low"] <= verified["max_wrong"]:
+        answers = [f"Are the vectors the model's? {verified['answer']} {answers[0]}"]  # Otherwise the gate says so.
     return said._replace(
-        answers=[f"Collapse by length? {answer}"],
+        answers=answers,
         figures=[f"{label} {figure}" for label, figure in figures if figure not in answer],
         to_do=" ".join([*left_out(tables, record), to_do.text]), commands=[to_do.command] if to_do.command else [],
     )  # fmt: skip

@@ -56,7 +56,7 @@ def audit(config: AuditConfig, console: Console, resume: bool, plan: bool, as_js
             run = run_audit(config, journal, fresh=not resume)
         except Exception as error:  # What is no usage error is incomplete, whatever it is.
             code = 2 if isinstance(error, UsageError) else 3
-            notify.post_unfinished(config.gate, config.night, config.out, reason(error, *addresses), code)
+            notify.post_unfinished(config, reason(error, *addresses), code)
             raise
         judged = run.storage.read_json(DONE)["gate"]
         journal.outcome = "; ".join([f"gate {judged['verdict']}", *judged["failed"], *notes(judged)])

@@ -24,6 +24,7 @@ from tempscale_jobs.config.sections import (
     Seed,
 )
 from tempscale_jobs.config.strict import checked
+from tempscale_jobs.config.verify import OfAudit, VerifyConfig
 
 QUICK_START: dict[str, dict[str, int]] = {
     "corpus": {"sample": 300}, "analysis": {"socm_groups": 12, "socm_ranked": 32, "probe_sample": 48}
@@ -161,7 +162,7 @@ class AuditConfig(Command):
     command: ClassVar[str] = "audit"
     reads: ClassVar[str] = "corpus"
     outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution", "night", "gate", "record"})
-    files: ClassVar[tuple[str, ...]] = ("corrections",)
+    files: ClassVar[tuple[str, ...]] = ("corrections", "verify")
     out: Annotated[str, Option("--out", "The run", "DIR")] = Field(
         "runs/audit", min_length=1, description="The run folder; the night's date replaces {night} here and in the sources."
     )
@@ -190,6 +191,9 @@ class AuditConfig(Command):
     record: RecordOfNights = Field(
         default_factory=lambda: RecordOfNights.model_validate({}), description="What is kept of a night."
     )
+    verify: OfAudit | None = Field(
+        None, description="With embedding_column: whether a sample of these vectors is still a model's."
+    )
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> Self:
@@ -201,6 +205,19 @@ class AuditConfig(Command):
     def takes_embeddings(self) -> bool:
         """Whether the corpus has embeddings, so that no model runs."""
         return self.corpus.embedding_column is not None
+
+    @property
+    @override
+    def verification(self) -> VerifyConfig | None:
+        """The configuration by which the corpus's vectors are verified, if they are."""
+        if self.verify is None:
+            return None
+        return self.verify.of(self.corpus, out=self.out, seed=self.seed, execution=self.execution)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a night is checked at all."""
+        return self.gate.asks() or self.verify is not None
 
     @field_validator("night")
     @classmethod
@@ -219,6 +236,11 @@ class AuditConfig(Command):
                 "--embedding-column (corpus.embedding_column), or give the queries' texts alone"
             )
         if not has_embeddings:
+            if self.verify is not None:
+                raise ValueError(
+                    "[verify] is for vectors of your own: name their column by --embedding-column "
+                    "(corpus.embedding_column), or leave out [verify]"
+                )
             return self
         if self.embedding.models or "temperatures" in self.embedding.model_fields_set:
             raise ValueError("your own embeddings have neither model nor temperature; leave out --model and --tau")
@@ -262,8 +284,14 @@ class AuditConfig(Command):
 
     @override
     def identity(self) -> dict[str, Any]:
-        """See `Command.identity`. A whole run has the identity that it had before there were quick ones."""
-        return {name: value for name, value in super().identity().items() if name != "quick" or value}
+        """See `Command.identity`. A run has the identity that it had before there were quick ones and verified ones.
+
+        The models of [verify] count by their files.
+        """
+        identity = {name: value for name, value in super().identity().items() if name not in ("quick", "verify") or value}
+        for name in ("model", "candidates"):
+            identity.get("verify", {}).pop(name, None)
+        return identity
 
     def tonight(self) -> Self:
         """The same with the night's date in place of {night}, the folder of its record, and what a quick audit leaves out

@@ -74,6 +74,11 @@ class Command(Strict):
         return False
 
     @property
+    def verification(self) -> Command | None:
+        """The configuration of `verify` by which the run's vectors are verified, if they are."""
+        return None
+
+    @property
     def model_names(self) -> list[str]:
         """The models by name or folder; the installed demo model unless one is given."""
         return self.embedding.models or [default_model()]

@@ -18,7 +18,7 @@ NIGHT = "{night}"
 """The placeholder of the night's date in `out` and in `corpus.source`."""
 SHARES = {
     "truncated_share": "texts", "spread_over_2_share": "texts", "within_cosine_over_third_share": "texts",
-    "rejected_share": "rows",
+    "rejected_share": "rows", "wrong_share": "verified_texts",
 }  # fmt: skip
 """Figures that are shares, with binomial errors, and the column with the number of texts or rows behind each."""
 WITH_ERRORS = (
@@ -27,8 +27,8 @@ WITH_ERRORS = (
 )  # fmt: skip
 """Figures of collapse_summary with a known noise, whose drift can be checked."""
 FIGURES = (
-    "texts", "corpus_texts", "tokens", "rows", "rejected", *WITH_ERRORS, "k_occurrence_skewness", "near_duplicate_pairs",
-    "effective_rank", "socm_texts", "socm_pairs", "socm_groups",
+    "texts", "corpus_texts", "tokens", "rows", "rejected", "verified_texts", *WITH_ERRORS, "k_occurrence_skewness",
+    "near_duplicate_pairs", "effective_rank", "socm_texts", "socm_pairs", "socm_groups",
 )  # fmt: skip
 """The figures of collapse_summary, which a threshold may name."""
 _THRESHOLD = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)\s*", re.IGNORECASE)

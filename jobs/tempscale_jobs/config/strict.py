@@ -70,6 +70,8 @@ def _sentence(kind: type[BaseModel], problem: Any) -> str:
     message = str(problem["msg"]).removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
         return f"'{field}' is not an option of the configuration; see docs/configuration.md"
+    if problem["type"] == "missing":
+        return f"{field} is missing, and has no default; give it"
     if problem["type"] == "value_error":
         return f"{field}: {message}"
     try:

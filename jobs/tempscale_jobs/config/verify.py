@@ -4,18 +4,72 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from tempscale.model.settings import Prompts
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.given import read_sample
 from tempscale_jobs.config.option import Option, ReadBy
 from tempscale_jobs.config.sections import Corpus, Execution, LongTexts, Models, RunFolder, Seed, Temperatures
+from tempscale_jobs.config.strict import Strict
 from tempscale_jobs.errors import UsageError
 
 SAMPLE = 3000
 """Rows that are embedded again: without a wrong one among them, at most .1 % of all are wrong (95 %, one-sided)."""
+_OF_CORPUS = (
+    "source", "id_column", "text_column", "limit", "embedding_column", "bits", "scale", "max_characters", "max_rejected",
+    "unit_rows", "unit_bytes",
+)  # fmt: skip
+"""The settings by which an audit's rows are read; `dims` there is what the audit keeps of a vector, not what it has."""
 _DRAWN_FIRST = 4
 """Times as many rows are drawn at random first; of them the sample takes lengths and groups in proportion."""
+
+
+def _checked_sample(size: int | str) -> int | str:
+    if isinstance(size, int) and size < 1:
+        raise ValueError(f"--sample {size} must be 1 or more, or all")
+    return size
+
+
+def _distinct(columns: list[str]) -> list[str]:
+    if len(set(columns)) < len(columns):
+        raise ValueError("--by names a column twice; give each once")
+    return columns
+
+
+Sample = Annotated[
+    int | Literal["all"],
+    Option("--sample", "Texts", "N|all", kind=str),
+    ReadBy(read_sample),
+    AfterValidator(_checked_sample),
+    Field(description="Rows to embed again and compare, drawn by their ids in proportion to lengths and groups; or all."),
+]
+By = Annotated[
+    list[str],
+    Option("--by", "Texts", "COLUMN"),
+    AfterValidator(_distinct),
+    Field(description="Columns whose values are groups, such as source, date or tenant, each with its share of wrong rows."),
+]
+Computed = Annotated[
+    Literal["float32", "float16", "bfloat16"],
+    Option("--computed", "Model and temperature", "P"),
+    Field(description="The precision in which the index's vectors were computed, however they are stored."),
+]
+Candidates = Annotated[
+    list[str],
+    Option("--candidate", "Model and temperature", "M"),
+    Field(description="Models that may have made the vectors that are not the model's."),
+]
+MaxWrong = Annotated[
+    float,
+    Option("--max-wrong", "The gate", "S"),
+    Field(
+        ge=0,
+        le=1,
+        description="Share of wrong rows that passes: exit code 1 if the lower end of the 95 % confidence interval is above "
+        "it. With 0 one wrong row fails.",
+    ),
+]
 
 
 class Stored(Corpus):
@@ -41,6 +95,23 @@ class Stored(Corpus):
     scale: float | list[float] = Field(
         1.0, description="Factor for the integers of embedding_column: one number, or one for each dimension."
     )
+    offset: float | list[float] | None = Field(
+        None,
+        description="Added to these integers times their scale, as in codes of sentence-transformers: the least number and "
+        "128 scales.",
+    )
+
+    @model_validator(mode="after")
+    def _offset_of_a_scale(self) -> Stored:
+        if self.offset is not None and "scale" not in self.model_fields_set:
+            raise ValueError("offset belongs to the scale of whole numbers; give both")
+        return self
+
+
+class OfCorpus(Stored):
+    """The vectors of an audit, which errors call its corpus."""
+
+    kind: ClassVar[str] = "corpus"
 
 
 class OneModel(Models):
@@ -69,28 +140,12 @@ class VerifyConfig(Command):
     texts: Annotated[str | None, Option("--texts", "Texts", "SRC")] = Field(
         None, min_length=1, description="The texts, where they are in another table; both tables then need ids."
     )
-    sample: Annotated[int | Literal["all"], Option("--sample", "Texts", "N|all", kind=str), ReadBy(read_sample)] = Field(
-        SAMPLE,
-        description="Rows to embed again and compare, drawn by their ids in proportion to lengths and groups; or all.",
-    )
-    by: Annotated[list[str], Option("--by", "Texts", "COLUMN")] = Field(
-        [],
-        description="Columns whose values are groups, such as source, date or tenant, each with its share of wrong rows.",
-    )
+    sample: Sample = SAMPLE
+    by: By = Field([])
     embedding: OneModel = Field(default_factory=lambda: OneModel.model_validate({}), description="Which model.")
-    computed: Annotated[Literal["float32", "float16", "bfloat16"], Option("--computed", "Model and temperature", "P")] = (
-        Field("float32", description="The precision in which the index's vectors were computed, however they are stored.")
-    )
-    candidates: Annotated[list[str], Option("--candidate", "Model and temperature", "M")] = Field(
-        [], description="Models that may have made the vectors that are not the model's."
-    )
-    max_wrong: Annotated[float, Option("--max-wrong", "The gate", "S")] = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="Share of wrong rows that passes: exit code 1 if the lower end of the 95 % confidence interval is above "
-        "it. With 0 one wrong row fails.",
-    )
+    computed: Computed = "float32"
+    candidates: Candidates = Field([])
+    max_wrong: MaxWrong = 0.0
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 
     @classmethod
@@ -105,10 +160,6 @@ class VerifyConfig(Command):
     def _one(self) -> VerifyConfig:
         if len(self.embedding.models) > 1:
             raise ValueError("the vectors are of one model; give others by --candidate")
-        if isinstance(self.sample, int) and self.sample < 1:
-            raise ValueError(f"--sample {self.sample} must be 1 or more, or all")
-        if len(set(self.by)) < len(self.by):
-            raise ValueError("--by names a column twice; give each once")
         return self
 
     @property
@@ -125,3 +176,25 @@ class VerifyConfig(Command):
         """The section by which rows are read: several times the sample, or all rows."""
         size = None if self.sample == "all" else _DRAWN_FIRST * self.sample
         return self.embeddings.model_copy(update={"sample": size})
+
+
+class OfAudit(Strict):
+    """A sample of the vectors of an audit of your own, verified as `tempscale verify` does."""
+
+    model: str = Field(min_length=1, description="The model that made the vectors: a folder or hub name.")
+    max_length: int | Literal["limit"] | None = Field(None, description="Its window, as in [embedding].")
+    prompts: Prompts = Field("default", description="Its prompts, as in [embedding].")
+    sample: Sample = SAMPLE
+    by: By = Field([])
+    computed: Computed = "float32"
+    candidates: Candidates = Field([])
+    max_wrong: MaxWrong = 0.0
+    without_option: ClassVar[frozenset[str]] = frozenset({"sample", "by", "computed", "candidates", "max_wrong"})
+
+    def of(self, corpus: Corpus, **run: Any) -> VerifyConfig:
+        """The configuration of `tempscale verify` for the vectors of a corpus; `run` has its folder, seed and execution."""
+        same = ("sample", "by", "computed", "candidates", "max_wrong")
+        model = {"models": [self.model], "max_length": self.max_length, "prompts": self.prompts}
+        vectors = OfCorpus.model_validate({name: getattr(corpus, name) for name in _OF_CORPUS})
+        settings = {name: getattr(self, name) for name in same}
+        return VerifyConfig.model_validate({"embeddings": vectors, "embedding": model} | settings | run)

@@ -75,8 +75,9 @@ class StoredVectors:
         if self._read.vector:
             required[str(self.corpus.embedding_column)] = "--embedding-column"
         if self._read.text:
-            required[self.corpus.text_column] = "--text-column, or the table of the texts with --texts"
-        required |= dict.fromkeys(self._read.by, "--by")
+            apart = ", or the table of the texts with --texts" if self.corpus.kind == "embeddings" else ""
+            required[self.corpus.text_column] = f"--text-column{apart}"
+        required |= dict.fromkeys(self._read.by, "--by" if self.corpus.kind == "embeddings" else "by in [verify]")
         if self._read.title is not None:
             required[self._read.title] = "--title-column"
         return Columns(required, named, optional)
@@ -141,20 +142,27 @@ class StoredVectors:
     def table(self, items: Sequence[StoredRow]) -> pa.Table:
         """The table of a part."""
         shas = [hashlib.sha256(item.text.encode() + item.vector.tobytes()).hexdigest() for item in items]
-        columns: dict[str, Any] = {name: [getattr(item, name) for item in items] for name in _KEPT}
+        columns: dict[str, Any] = {name: [getattr(item, name) for item in items] for name in KEPT}
         return ROWS.build(columns | {"content_sha": shas})
 
     def items_of(self, table: pa.Table) -> Iterator[StoredRow]:
         """The rows of a part."""
-        for row in table.select(_KEPT).to_pylist():
-            yield StoredRow(**row | {"vector": np.array(row["vector"], dtype=np.float64)})
+        return iter(rows_of(table))
 
     def characters(self, items: Sequence[StoredRow]) -> int:
         """The characters of all these texts."""
         return sum(len(item.text) for item in items)
 
 
-_KEPT = ("text_id", "text", "vector", "title", "above", "below", "groups")
+KEPT = ("text_id", "text", "vector", "title", "above", "below", "groups")
+"""The fields of a row that its part has."""
+
+
+def rows_of(table: pa.Table) -> list[StoredRow]:
+    """The rows of a part."""
+    return [
+        StoredRow(**row | {"vector": np.array(row["vector"], dtype=np.float64)}) for row in table.select(KEPT).to_pylist()
+    ]
 
 
 def _group(value: Any) -> str | None:

@@ -16,7 +16,10 @@ from tempscale_jobs.tables.columns import finite
 
 Row = dict[str, Any]
 _LEAST_FREEDOM = 2
-_OF = {"collapse_gap": "gap_", "prefix_gap": "prefix_", "exposure_short": "gap_", "exposure_long": "gap_"}
+_OF = {
+    "collapse_gap": "gap_", "prefix_gap": "prefix_", "exposure_short": "gap_", "exposure_long": "gap_",
+    "wrong_share": "verified_",
+}  # fmt: skip
 """Prefixes of the columns with the numbers of texts and documents behind a figure's error, if it is not of all texts."""
 ENDS = {
     "collapse_gap": ("gap_shortest", "gap_longest"), "exposure_short": ("gap_shortest",), "exposure_long": ("gap_longest",),
@@ -87,6 +90,19 @@ def judge(gate: Gate, rows: Sequence[Row], baselines: Sequence[Baseline]) -> lis
                 checks += [_drift(row, baseline, figure, size) for figure, size in gate.drift.items()]
     noisy = sum(check.decided is None and check.excess is not None and bool(check.error) for check in checks)
     return [_judged(check, gate.false_alarms / max(1, noisy), gate.unknown) for check in checks]
+
+
+def of_vectors(verified: Row, row: Row) -> Row:
+    """The row of the table `gate` that says whether more vectors are wrong than [verify] accepts; `row` is the summary's.
+
+    It fails where the lower end of the interval is above the limit, so that 0 accepts no wrong vector.
+    """
+    held = verified["low"] <= verified["max_wrong"]
+    return _key(row) | {
+        "check": "threshold", "figure": "wrong_share", "value": row["wrong_share"], "limit": f"<= {verified['max_wrong']:g}",
+        "baseline": None, "baseline_value": None, "change": None, "noise": None,
+        "verdict": "held" if held else "failed", "reason": verified["answer"].removesuffix("."),
+    }  # fmt: skip
 
 
 def verdict(rows: Iterable[Row]) -> tuple[str, list[str]]:

@@ -25,7 +25,7 @@ from tempscale_jobs.tables.nights import GATE
 from tempscale_jobs.urls import masked, reason
 
 TABLE = "tables/gate.parquet"
-_EMBEDDINGS = ("texts", "factors", "neighbours", "queries")
+_EMBEDDINGS = ("texts", "factors", "neighbours", "queries", "verify")
 _DRAWN = 30
 """Number of nights in the charts of a report."""
 _TREND = (
@@ -97,6 +97,8 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
     if config.baseline == history.LATEST and not any(baseline.other for baseline in baselines):  # Its label names the model.
         gone = history.gone(earlier.rows, rows_of_night)
     rows = gate.judge(config, summary, baselines)
+    if (verified := record.get("verified")) is not None:
+        rows = [gate.of_vectors(verified, summary[0]), *rows]
     run.storage.write_table(TABLE, GATE.build_rows(rows))
     verdict, failed = gate.verdict(rows)
     missing = [

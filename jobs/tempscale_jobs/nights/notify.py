@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
+from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.nights import Gate
 from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.report.shell import shell_line
@@ -56,12 +57,13 @@ def _full(folder: str) -> str:
     return masked(Storage(folder).root) if folder else ""
 
 
-def post_unfinished(gate: Gate, night: str | None, folder: str, why: str, code: int) -> None:
+def post_unfinished(config: AuditConfig, why: str, code: int) -> None:
     """Post that a run ended without a verdict, if verdicts are posted; exit code 3 means incomplete."""
-    if gate.notify != "never" and gate.asks() and _address(gate):
-        of = "" if night is None else f", night of {night}"
+    gate = config.gate
+    if gate.notify != "never" and config.asks and _address(gate):
+        of = "" if config.night is None else f", night of {config.night}"
         headline = f":warning: tempscale{of}: {'incomplete' if code == 3 else 'not run'}"
-        _post(gate, [headline], [why], [f"run folder: {_full(folder)}"])
+        _post(gate, [headline], [why], [f"run folder: {_full(config.out)}"])
 
 
 def github_lines(record: dict[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.tables.pairs import PART, PARTIALS
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.dispatch import FOR_EVER, Crew, Piece, advance_by_finished, missing
+from tempscale_jobs.workers.dispatch import FOR_EVER, Crew, Piece
 from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 if TYPE_CHECKING:
@@ -46,10 +46,7 @@ def pieces(run: Run, model: Model, value: Value, index: PairIndex) -> list[Piece
 def measure_pairs(run: Run, crew: Crew, model: Model, every: list[Piece], stage: Stage) -> int:
     """Write the missing parts of all chunks under all temperatures; return the number of pairs without finite figures."""
     forget(run.storage, run.place(MARKS, model))
-    left = missing(run.storage, every)
-    advance_by_finished(stage, every, left)
-    for piece, _ in crew.run(measure_chunk, left, FOR_EVER):
-        stage.advance(piece.size)
+    crew.finish(measure_chunk, every, stage, FOR_EVER)
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 

@@ -21,6 +21,7 @@ NAMES = FIGURES | {
     "k_occurrence_skewness": "hubness",
     "near_duplicate_pairs": "near-duplicate pairs", "effective_rank": "effective rank", "tokens": "number of tokens",
     "corpus_texts": "number of usable texts", "rows": "number of rows", "rejected": "number of rejected rows",
+    "verified_texts": "vectors compared with the model's", "wrong_share": "share of vectors that are not the model's",
     "socm_texts": "texts with SOCM", "socm_pairs": "pairs with SOCM", "socm_groups": "groups for SOCM",
 }  # fmt: skip
 """The names of all figures of collapse_summary."""

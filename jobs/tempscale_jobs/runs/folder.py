@@ -18,7 +18,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.command import Command, declared
 from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
 from tempscale_jobs.runs import lock
-from tempscale_jobs.runs.provenance import on_this_machine, processor, processors
+from tempscale_jobs.runs.provenance import BELOW, on_this_machine, processor, processors
 from tempscale_jobs.runs.storage import Known, Storage
 from tempscale_jobs.tables.columns import SCHEMA_VERSION
 from tempscale_jobs.tables.finished import completed, current_name
@@ -162,6 +162,8 @@ class Run:
     """The night's date: the option's, or the day on which the run began."""
     complete: bool = False
     """Whether this run is already finished in the folder."""
+    verified_by: tuple[Model, ...] = ()
+    """The models of [verify]: that of the vectors, then the candidates."""
 
     def place(self, kind: str, model: Model, temperature: Temperature | None = None) -> str:
         """The folder of a model, or of a model and temperature, in texts/, factors/, partials/…"""
@@ -193,10 +195,11 @@ class Run:
 def begin(config: Command, *, fresh: bool = False) -> Run:
     """Create the run's folder or resume the same run in it; `fresh` first removes an earlier run's files."""
     models = ([GIVEN] if config.takes_embeddings else find_models(config)) if config.runs_models else []
+    verified_by = [] if config.verification is None else find_models(config.verification)
     storage = Storage(config.out)
     identity: dict[str, Any] = {
         "config": config.identity(),
-        "models": {m.label: m.identity() for m in models},
+        "models": {m.label: m.identity() for m in models + verified_by},
         "versions": {"tempscale": tempscale.__version__}
         | {name: metadata.version(name) for name in (*_VERSIONS, *config.packages)},
     }
@@ -246,7 +249,8 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     if is_complete:
         storage.remove("shards")  # The process may have been killed between the two steps of `complete`.
     start_time = str(storage.read_object(BEGUN)["started"])
-    return Run(storage, models, config.temperatures(), getattr(config, "night", None) or start_time[:10], is_complete)
+    night = getattr(config, "night", None) or start_time[:10]
+    return Run(storage, models, config.temperatures(), night, is_complete, tuple(verified_by))
 
 
 def has_read(storage: Storage) -> bool:
@@ -297,7 +301,7 @@ def find_models(config: Command) -> list[Model]:
 
 def check_models(run: Run) -> None:
     """Raise an IncompleteRun unless this machine still has the files of the models that the run began with."""
-    for model in run.models:
+    for model in (*run.models, *run.verified_by):
         if model.fingerprint and checkpoint.fingerprint(checkpoint.resolve(model.name)) != model.fingerprint:
             raise IncompleteRun(
                 f"the files of model {model.label} in '{model.name}' were exchanged while the run went on; nothing of the "
@@ -336,8 +340,9 @@ def rejected_reasons(run: Run, model: Model) -> Counter[str]:
 def facts(run: Run, config: Command) -> dict[str, Any]:
     """The facts in run.json that all commands share."""
     begun = started(run)
-    files = [*run.storage.list(EXCEPTIONS), *run.storage.list(f"queries/{EXCEPTIONS}")]
-    exceptions = [("queries: " if name.startswith("queries/") else "") + run.storage.read_json(name) for name in files]
+    exceptions = [run.storage.read_json(name) for name in run.storage.list(EXCEPTIONS)]
+    for below in BELOW:
+        exceptions += [f"{below}: {run.storage.read_json(name)}" for name in run.storage.list(f"{below}/{EXCEPTIONS}")]
     exceptions += processors(run.storage, {begun["processor"], processor()})
     computed = dict[str, Any]()
     if config.runs_models and not config.takes_embeddings:
@@ -382,7 +387,7 @@ def typed(config: Command) -> dict[str, Any] | None:
 def complete(run: Run, record: dict[str, Any]) -> None:
     """Write run.json, which marks the run as complete, and remove the shards, which are no longer needed."""
     run.storage.write_json(DONE, record)
-    for name in ("shards", "queries/shards"):
+    for name in ("shards", *(f"{below}/shards" for below in BELOW)):
         run.storage.remove(name)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tempscale_jobs.errors import Damaged, UsageError
 from tempscale_jobs.runs.folder import BEGUN, DONE, INVENTORY, load_tables, missing_table, names_of
+from tempscale_jobs.runs.provenance import BELOW
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 
@@ -17,10 +18,11 @@ PRUNED = "pruned.json"
 """The file that names folders that were removed on purpose."""
 _COMPARED_BYTES = 256 << 20
 """The content of so many bytes is compared, smallest files first; of the other files only the size."""
-_WORK = ("shards/", "queries/shards/", "cell_documents/")
+_WORK = ("shards/", *(f"{below}/shards/" for below in BELOW), "cell_documents/")
 """Temporary folders of a run."""
 _NOTES = tuple(
-    f"partials/{name}"
+    f"{below}partials/{name}"
+    for below in ("", *(f"{below}/" for below in BELOW))
     for name in ("exceptions/", "processors/", "takeovers/", "lost/", "budget/", "cache/", "computed_in.json")
 )
 """Notes of a run that no step writes again: their content is in the inventory."""
@@ -34,7 +36,7 @@ def write(storage: Storage, record: dict[str, Any]) -> None:
     compared = _smallest(sizes)
     digests = dict(zip(compared, storage.digests(compared, check=True), strict=True))
     files = {name: [size, digests.get(name)] for name, size in sorted(sizes.items())}
-    notes = {name: storage.read(name).decode() for name in files if name.removeprefix("queries/").startswith(_NOTES)}
+    notes = {name: storage.read(name).decode() for name in files if name.startswith(_NOTES)}
     storage.write_json(INVENTORY, {"record": record, "files": files, "notes": notes})
 
 

@@ -10,12 +10,13 @@ from tempscale_jobs.errors import Damaged, UsageError
 from tempscale_jobs.runs import folder, inventory
 from tempscale_jobs.runs.folder import DONE, EXCEPTIONS, GIVEN, PLANNED, SHARDED, SIZES, number_of, place
 from tempscale_jobs.runs.inventory import PRUNED
+from tempscale_jobs.runs.provenance import BELOW
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked
 
 _ALL = "all of the run is made again"
 _OF_MODEL = re.compile(r"(?P<kind>[^=]+)/model=(?P<model>[^/]+)/")
-_BELOW = ("queries", "measured", "other")
+_BELOW = (*BELOW, "measured", "other")
 """Folders that each contain another run."""
 _REWRITTEN = ("tables/", "figures/", "mteb/", folder.CALIBRATION, "temperature.json")
 """Files that the last steps of every run write in any case."""
@@ -46,8 +47,9 @@ def reopen(storage: Storage, record: dict[str, Any], damaged: Sequence[str]) -> 
             f"{subject}, and the embeddings that the run is made of were pruned; nothing was changed. Start over with "
             "--fresh, or choose another --out"
         )
-    for below, section in [("", next((entry for entry in _ANSWERS if entry in record), "")), ("queries/", "queries")]:
-        if section in record:
+    read = {"": next((entry for entry in _ANSWERS if entry in record), ""), "queries/": "queries", "verify/": "verified"}
+    for below, section in read.items():
+        if "source_state" in record.get(section, {}):
             storage.write_json(f"{below}{PLANNED}", {"source_state": record[section]["source_state"], "units": 1})
     if record.get("sizes"):
         storage.write_json(SIZES, record["sizes"])
@@ -86,7 +88,7 @@ def _remove(storage: Storage, name: str) -> str:
 def _remove_one_with(storage: Storage, name: str, model: str) -> None:
     """Remove a part of the piece of work that wrote a file of rejected texts, so that the whole piece is repeated."""
     number = number_of(name.replace("/lengths-", "/part-"))
-    for kind in ("texts", "partials/pairs", "partials/lengths", "partials/layers"):
+    for kind in ("texts", "partials/pairs", "partials/lengths", "partials/layers", "partials/compared"):
         for part in storage.list(place(kind, model)):
             if number_of(part) == number:
                 storage.remove(part)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from tempscale_jobs.runs.storage import Storage
 
+BELOW = ("queries", "verify")
+"""Folders of a run whose files are of the same kinds as its own: of the queries, and of the vectors that are verified."""
 PROCESSORS = "partials/processors"
 """The kinds of processor that worked on a run, by step; the last digits depend on them."""
 
@@ -52,7 +54,8 @@ def processors(storage: Storage, of_driver: set[str]) -> list[str]:
     """A sentence for each step on which several kinds of processor worked."""
     sentences = []
     for step, initial in (("embedded", set[str]()), ("computed", of_driver)):
-        files = [*storage.list(f"{PROCESSORS}/{step}"), *storage.list(f"queries/{PROCESSORS}/{step}")]
+        places = [PROCESSORS, *(f"{below}/{PROCESSORS}" for below in BELOW)]
+        files = [name for place in places for name in storage.list(f"{place}/{step}")]
         names = initial | {storage.read_json(name) for name in files}
         if len(names) > 1:
             sentences.append(f"{step} on {len(names)} kinds of processor: {'; '.join(sorted(names))}")

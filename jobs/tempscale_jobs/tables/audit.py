@@ -206,6 +206,8 @@ COLLAPSE_SUMMARY = Table(
         *with_error("socm_mean", "mean SOCM over all pairs of the corpus, or of the sample"),
         Column("socm_freedom", FLOAT, "", "degrees of freedom of its error: groups (of documents) less one, or texts"),
         *with_error("socm_over_1_share", "pairs with SOCM > 1", "share"),
+        Column("verified_texts", BIG, "texts", "vectors that [verify] compared with the model's; null without it"),
+        Column("wrong_share", FLOAT, "share", "vectors among these that are not the model's"),
     ),
 )  # fmt: skip
 

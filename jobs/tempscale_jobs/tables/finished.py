@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tempscale_jobs.tables import audit, diagnose, evaluate, findings, nights, pairs, tune
+from tempscale_jobs.tables import audit, diagnose, evaluate, findings, nights, pairs, tune, verify
 
 _KNOWN = {
     table.name: table
-    for module in (audit, diagnose, evaluate, findings, nights, pairs, tune)
+    for module in (audit, diagnose, evaluate, findings, nights, pairs, tune, verify)
     for table in module.TABLES
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.verify import compared
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.dispatch import FOR_EVER, Crew, Piece, advance_by_finished, missing
+from tempscale_jobs.workers.dispatch import FOR_EVER, Crew, Piece
 from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 PARTIALS = "partials/compared"
@@ -27,8 +27,8 @@ _NEARER = 0.25
 """And only if the vector is nearer than to the model's own: 1 − cosine is at most this share, half the distance."""
 
 
-class How(NamedTuple):
-    """What a piece needs besides its rows."""
+class Tolerance(NamedTuple):
+    """How vectors are stored, and how far computation may move them."""
 
     storage: Storage
     dims: int | None
@@ -37,12 +37,12 @@ class How(NamedTuple):
     """The relative distance that computation explains."""
 
 
-def pieces(run: Run, model: Model, index: Index, rows: Mapping[int, Sequence[int]], how: How) -> list[Piece]:
+def pieces(run: Run, model: Model, index: Index, rows: Mapping[int, Sequence[int]], tolerance: Tolerance) -> list[Piece]:
     """A piece for each shard, of the rows that were chosen of it."""
     temperature = run.temperatures[0]
     return [
         Piece(
-            k, (k, index.shards[k].name, chosen, how), f"shard {k}", (run.part(PARTIALS, model, temperature, k),),
+            k, (k, index.shards[k].name, chosen, tolerance), f"shard {k}", (run.part(PARTIALS, model, temperature, k),),
             len(chosen), index.shards[k].characters * len(chosen),
         )
         for k, chosen in rows.items()
@@ -52,13 +52,10 @@ def pieces(run: Run, model: Model, index: Index, rows: Mapping[int, Sequence[int
 def compare_all(run: Run, crew: Crew, model: Model, every: list[Piece], stage: Stage) -> None:
     """Write the missing parts of all shards."""
     forget(run.storage, run.place(MARKS, model))
-    left = missing(run.storage, every)
-    advance_by_finished(stage, every, left)
-    for piece, _ in crew.run(compare_shard, left, FOR_EVER):
-        stage.advance(piece.size)
+    crew.finish(compare_shard, every, stage, FOR_EVER)
 
 
-def compare_shard(worker: actor.ModelActor, number: int, name: str, chosen: Sequence[int], how: How) -> None:
+def compare_shard(worker: actor.ModelActor, number: int, name: str, chosen: Sequence[int], tolerance: Tolerance) -> None:
     """Embed the chosen texts of a shard and write how far their stored vectors are from the model's, and rejected rows."""
     worker.note_processor()
     shard = worker.storage.read_table(name).take(pa.array(chosen, pa.int64()))
@@ -79,7 +76,7 @@ def compare_shard(worker: actor.ModelActor, number: int, name: str, chosen: Sequ
         ],
     )
     unit, norms = out.embeddings.numpy(), out.norms.double().numpy()
-    rows = {k: _compared(how, vector, unit[k].astype(np.float64) * norms[k]) for k, vector in _vectors(shard, kept)}
+    rows = {k: _compared(tolerance, vector, unit[k].astype(np.float64) * norms[k]) for k, vector in _vectors(shard, kept)}
     columns = {name: [row[name] for row in rows.values()] for name in next(iter(rows.values()), {})}
     taken = shard.take(pa.array(kept, pa.int64()))
     columns |= {"text_id": taken.column("text_id"), "groups": taken.column("groups")}
@@ -95,48 +92,46 @@ def _vectors(shard: pa.Table, rows: list[int]) -> list[tuple[int, np.ndarray]]:
     return [(k, np.asarray(column[k].values.to_numpy(zero_copy_only=False), dtype=np.float64)) for k in rows]
 
 
-def _compared(how: How, stored: np.ndarray, model: np.ndarray) -> dict[str, Any]:
+def _compared(tolerance: Tolerance, stored: np.ndarray, model: np.ndarray) -> dict[str, Any]:
     """The figures of one row."""
-    norm, width, model = float(np.linalg.norm(how.storage.numbers(stored))), len(stored), model[: how.dims]
-    usable = bool(np.isfinite(norm) and norm > 0 and how.storage.fits(width))
+    norm, width, model = float(np.linalg.norm(tolerance.storage.numbers(stored))), len(stored), model[: tolerance.dims]
+    usable = bool(np.isfinite(norm) and norm > 0 and tolerance.storage.fits(width))
     row: dict[str, Any] = {
         "dimensions": width,
         "usable": usable and width <= len(model),
         "norm": norm if np.isfinite(norm) else None,
     }
     model = model[:width]
-    row |= {"format": how.storage.format_of(stored) if usable else None, "model_norm": float(np.linalg.norm(model))}
+    row |= {"format": tolerance.storage.format_of(stored) if usable else None, "model_norm": float(np.linalg.norm(model))}
     if not row["usable"]:
         return row | {"cosine": None, "norm_ratio": None, "distance": None}
-    return row | how.storage.compare(stored, model, how.error)._asdict()
+    return row | tolerance.storage.compare(stored, model, tolerance.error)._asdict()
 
 
 class Rules(NamedTuple):
     """When a vector is a model's: the index is what most of its vectors are."""
 
-    how: How
+    tolerance: Tolerance
     norms: str
     """The `model`'s, `unit`, or `unknown` where the format keeps none or no direction is right."""
     format: str
     width: int
-    prompts: tuple[str, ...] = ()
-    """Those that the model's settings name."""
 
-    def distance(self, error: float, norm: float, own: float) -> float:
-        """The relative distance that an error and the format of the index explain; `own` is that of the vector's format."""
-        return error + float_error(self.format, self.width, norm) if is_float(self.format) else own
+    def distance(self, error: float, norm: float, by_codes: float) -> float:
+        """The relative distance that an error and the format of the index explain; `by_codes` is that of codes and bits."""
+        return error + float_error(self.format, self.width, norm) if is_float(self.format) else by_codes
 
     def gap(self, stored: np.ndarray, model: np.ndarray) -> float:
         """1 − cosine of a stored vector and a model's; 2 where they cannot be compared."""
-        model = model[: self.how.dims][: len(stored)]
-        return 1 - self.how.storage.compare(stored, model, 0.0).cosine if self._comparable(stored, model) else 2.0
+        model = model[: self.tolerance.dims][: len(stored)]
+        return 1 - self.tolerance.storage.compare(stored, model, 0.0).cosine if self._comparable(stored, model) else 2.0
 
     def allows(self, stored: np.ndarray, model: np.ndarray, error: float) -> bool:
         """Whether a stored vector has the direction of a model's, up to an error of the computation and the format."""
-        model = model[: self.how.dims][: len(stored)]
+        model = model[: self.tolerance.dims][: len(stored)]
         if not self._comparable(stored, model):
             return False
-        compared = self.how.storage.compare(stored, model, error)
+        compared = self.tolerance.storage.compare(stored, model, error)
         distance = self.distance(error, float(np.linalg.norm(model)), compared.distance)
         return 1 - compared.cosine <= largest_gap(distance)
 
@@ -146,11 +141,11 @@ class Rules(NamedTuple):
         Another way may round more than the model's: without a mean over tokens nothing averages out.
         """
         is_nearer = self.gap(stored, made) < _NEARER * self.gap(stored, right)
-        return is_nearer and self.allows(stored, made, _LOOSER * self.how.error)
+        return is_nearer and self.allows(stored, made, _LOOSER * self.tolerance.error)
 
     def _comparable(self, stored: np.ndarray, model: np.ndarray) -> bool:
         finite = bool(np.isfinite(model).all() and np.isfinite(stored).all() and model.any() and stored.any())
-        return finite and len(model) == len(stored) and self.how.storage.fits(len(stored))
+        return finite and len(model) == len(stored) and self.tolerance.storage.fits(len(stored))
 
 
 class Judged(NamedTuple):
@@ -169,7 +164,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def judge(run: Run, model: Model, every: list[Piece], how: How) -> Judged:
+def judge(run: Run, model: Model, every: list[Piece], tolerance: Tolerance) -> Judged:
     """Which rows are wrong: their direction, norm or width is not that of the model and of the index."""
     names = [piece.files[0] for piece in every]
     table = pa.concat_tables([run.storage.read_table(name, list(_COLUMNS)) for name in names]).combine_chunks()
@@ -177,23 +172,24 @@ def judge(run: Run, model: Model, every: list[Piece], how: How) -> Judged:
     if not table.num_rows:
         raise UsageError("no row of the sample has both a vector and a text that the model embeds: nothing can be compared")
     width = Counter(table.column("dimensions").to_pylist()).most_common(1)[0][0]
-    if width > model_width or (how.dims is not None and width != min(how.dims, model_width)):
-        wanted = f"the leading {how.dims}" if how.dims is not None else f"the {model_width}"
+    if width > model_width or (tolerance.dims is not None and width != min(tolerance.dims, model_width)):
+        wanted = f"the leading {tolerance.dims}" if tolerance.dims is not None else f"the {model_width}"
         raise UsageError(
             f"most vectors have {width} dimensions, which are not {wanted} of model {model.label}: nothing can be compared; "
-            "give the vectors' own model by --model, or its leading dimensions by --dims"
+            "name the model that made the vectors, or its leading dimensions by --dims"
         )
     kind = Counter(filter(None, table.column("format").to_pylist())).most_common(1)
-    scale = how.storage.scale
-    if isinstance(scale, tuple) and len(scale) != width:
-        raise UsageError(
-            f"scale of [embeddings] has {len(scale)} numbers, and most vectors have {width} dimensions; give one number, or "
-            "one for each dimension"
-        )
-    rules = Rules(how, "unknown", kind[0][0] if kind else "float32", width)
-    cosine, ratio, own = (_numbers(table, name) for name in ("cosine", "norm_ratio", "distance"))
+    for name in ("scale", "offset"):
+        each = getattr(tolerance.storage, name)
+        if isinstance(each, tuple) and len(each) != width:
+            raise UsageError(
+                f"{name} of [embeddings] has {len(each)} numbers, and most vectors have {width} dimensions; give one "
+                "number, or one for each dimension"
+            )
+    rules = Rules(tolerance, "unknown", kind[0][0] if kind else "float32", width)
+    cosine, ratio, distance = (_numbers(table, name) for name in ("cosine", "norm_ratio", "distance"))
     norm, model_norm = (_numbers(table, name) for name in ("norm", "model_norm"))
-    allowed = np.array([rules.distance(how.error, n, d) for n, d in zip(model_norm, own, strict=True)])
+    allowed = np.array([rules.distance(tolerance.error, n, d) for n, d in zip(model_norm, distance, strict=True)])
     with np.errstate(invalid="ignore"):
         in_direction = 1 - cosine <= [largest_gap(d) for d in allowed]
         fits = {"model": np.abs(ratio - 1) <= allowed, "unit": np.abs(norm - 1) <= allowed}

@@ -6,10 +6,11 @@ an id that only one sample has, below the largest hash of the other, is missing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from tempscale.stats.sample import keyed_hash
@@ -19,6 +20,7 @@ from tempscale_jobs.corpus.stored import PART
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import numbered_in, of_unit
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.verify import ROWS
 
 AT_ONCE = 200_000
 """Rows of both tables that are joined in memory at once."""
@@ -70,11 +72,31 @@ def _partitions(
 ) -> Iterator[tuple[pa.Table, dict[str, list[str]]]]:  # fmt: skip
     """Ranges of the hash of ids: the joined rows, and the ids that one table lacks."""
     reach = min(_reach(*vectors, seed), _reach(*texts, seed))
-    parts = max(1, -(-max(vectors[1].analysed, texts[1].analysed) // AT_ONCE))
-    for k in range(parts):
-        low, high = (k * (1 << 64) // parts, (k + 1) * (1 << 64) // parts)
-        sides = [_rows(*side, seed, (low, min(high, reach + 1))) for side in (vectors, texts)]
-        yield _joined(*sides)
+    ranges = max(1, -(-max(vectors[1].analysed, texts[1].analysed) // AT_ONCE))
+    files = [_split(*side, seed, ranges) for side in (vectors, texts)]
+    for k in range(ranges):
+        yield _joined(*(_rows(side[0], names[k], seed, reach) for side, names in zip((vectors, texts), files, strict=True)))
+
+
+def _split(storage: Storage, index: Index, seed: int, ranges: int) -> list[list[str]]:
+    """The files of each range of the hash: the shards themselves if there is one range, else new ones, each row in one."""
+    names = [list[str]() for _ in range(ranges)]
+    if ranges == 1:
+        return [[shard.name for shard in index.shards]]
+    waiting, rows = [list[pa.Table]() for _ in range(ranges)], 0
+    for shard in index.shards:
+        table = storage.read_table(shard.name)
+        range_of = np.array([keyed_hash(text_id, seed) * ranges >> 64 for text_id in table.column("text_id").to_pylist()])
+        for k in np.unique(range_of).tolist():
+            waiting[k].append(table.filter(pa.array(range_of == k)))
+        rows += table.num_rows
+        if rows >= AT_ONCE or shard == index.shards[-1]:
+            for k, tables in enumerate(waiting):
+                if tables:
+                    names[k].append(f"{of_unit('range', k)}-{len(names[k]):08d}.parquet")
+                    storage.write_table(names[k][-1], pa.concat_tables(tables))
+            waiting, rows = [list[pa.Table]() for _ in range(ranges)], 0
+    return names
 
 
 def _reach(storage: Storage, index: Index, seed: int) -> int:
@@ -86,12 +108,12 @@ def _reach(storage: Storage, index: Index, seed: int) -> int:
     return max(keyed_hash(text_id, seed) for text_id in ids)
 
 
-def _rows(storage: Storage, index: Index, seed: int, bounds: tuple[int, int]) -> pa.Table:
-    low, high = bounds
-    tables = []
-    for shard in index.shards:
-        table = storage.read_table(shard.name)
-        inside = [low <= keyed_hash(text_id, seed) < high for text_id in table.column("text_id").to_pylist()]
+def _rows(storage: Storage, names: Sequence[str], seed: int, reach: int) -> pa.Table:
+    """The rows of some files whose hash is known in both tables."""
+    tables = [ROWS.schema().empty_table()]
+    for name in names:
+        table = storage.read_table(name)
+        inside = [keyed_hash(text_id, seed) <= reach for text_id in table.column("text_id").to_pylist()]
         tables.append(table.filter(pa.array(inside)))
     return pa.concat_tables(tables).combine_chunks()
 

@@ -22,6 +22,20 @@ _FIGURES = (("wrong", "share"), ("at least", "low"), ("at most", "high"))
 
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     """The report of a run of `verify`, from its tables by name and the content of run.json."""
+    total, name = whole(tables["verify_summary"])[0], tables["verified"]["model"][0]
+    rejected = run["embeddings"]["rejected"] + run.get("texts", {"rejected": 0})["rejected"]
+    lost = f"{count(rejected, 'row')} without a text, a vector or an id of its own: rejected/ lists them."
+    alerts = [*([lost] if rejected else []), *missing(run)]
+    names = labels(tables["verified"]["temperature"])
+    made = how_made(run, "how_verify", names, corpus=[run["embeddings"]["source"]])
+    return Report(
+        "Are these vectors the model's?", subject(run, count(total["sampled"], "vector")), [part_of(tables, "m0", name)],
+        alerts, notes=measured_by(run), after=[made],
+    )  # fmt: skip
+
+
+def part_of(tables: Mapping[str, pl.DataFrame], place: str, name: str) -> Part:
+    """The answer, the figures behind it, and the sections on the wrong vectors."""
     summary, verified = tables["verify_summary"], tables["verified"]
     total, *causes = whole(summary)
     figures = [Figure(name, share(total[column])) for name, column in _FIGURES]
@@ -30,19 +44,10 @@ def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
     sections = [
         *tabled("causes", _causes(causes)),
         *tabled("by_group", _by_group(summary)),
-        *drawn("m0", "cosines", _cosines(wrong.filter(pl.col("cause").is_null()))),
+        *drawn(place, "cosines", _cosines(wrong.filter(pl.col("cause").is_null()))),
         *group("Wrong vectors", tabled("wrong_vectors", _rows(wrong)), folded=True, searched=True),
     ]
-    part = Part("m0", verified["model"][0], answer(summary), figures, _to_do(total, causes), sections)
-    rejected = run["embeddings"]["rejected"] + run.get("texts", {"rejected": 0})["rejected"]
-    lost = f"{count(rejected, 'row')} without a text, a vector or an id of its own: rejected/ lists them."
-    alerts = [*([lost] if rejected else []), *missing(run)]
-    names = labels(verified["temperature"])
-    made = how_made(run, "how_verify", names, corpus=[run["embeddings"]["source"]])
-    return Report(
-        "Are these vectors the model's?", subject(run, count(total["sampled"], "vector")), [part], alerts,
-        notes=measured_by(run), after=[made],
-    )  # fmt: skip
+    return Part(place, name, answer(summary), figures, _to_do(total, causes), sections)
 
 
 def _to_do(total: Mapping[str, Any], causes: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:

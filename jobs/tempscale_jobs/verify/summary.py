@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import polars as pl
 import pyarrow as pa
 
 from tempscale.stats.shares import clopper_pearson
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.verify import VERIFIED, VERIFY_SUMMARY
-from tempscale_jobs.verify import findings
 from tempscale_jobs.verify.compare import Judged
 from tempscale_jobs.verify.explain import PARTIALS
 
@@ -26,8 +24,8 @@ _LEAST_AMONG = 30
 """Of fewer texts the nearest says little."""
 
 
-def summarise(run: Run, judged: Judged, by: Sequence[str], compared: Sequence[str], max_wrong: float) -> dict[str, pa.Table]:
-    """Write the tables; return them by name. `compared` are the parts of the comparison."""
+def tables_of(run: Run, judged: Judged, by: Sequence[str], compared: Sequence[str]) -> dict[str, pa.Table]:
+    """The tables by name. `compared` are the parts of the comparison."""
     model, temperature = run.models[0], run.temperatures[0]
     causes = _causes(run)
     wrong = judged.table.column("wrong").to_numpy(zero_copy_only=False)
@@ -43,12 +41,7 @@ def summarise(run: Run, judged: Judged, by: Sequence[str], compared: Sequence[st
     shares = [key | row for row in _groups(rows, by)]
     if judged.of_all:  # Then a share is exact.
         shares = [row | {"low": row["share"], "high": row["share"]} for row in shares]
-    tables["verify_summary"] = VERIFY_SUMMARY.build_rows(shares)
-    frames = {name: pl.DataFrame(pl.from_arrow(table)) for name, table in tables.items()}
-    tables["findings"] = findings.decide(frames, max_wrong).table()
-    for name, table in tables.items():
-        run.storage.write_table(f"tables/{name}.parquet", table)
-    return tables
+    return tables | {"verify_summary": VERIFY_SUMMARY.build_rows(shares)}
 
 
 def _causes(run: Run) -> dict[str, str | None]:
@@ -57,8 +50,8 @@ def _causes(run: Run) -> dict[str, str | None]:
     for model in run.models:
         for name in run.storage.list(run.place(PARTIALS, model, run.temperatures[0])):
             table = run.storage.read_table(name)
-            found = zip(*(column.to_pylist() for column in table.columns), strict=True)
-            causes |= {text_id: cause for text_id, cause in found if causes.get(text_id) is None}
+            rows = zip(*(column.to_pylist() for column in table.columns), strict=True)
+            causes |= {text_id: cause for text_id, cause in rows if causes.get(text_id) is None}
     return causes
 
 
@@ -66,7 +59,7 @@ def _by_neighbours(run: Run, compared: Sequence[str], judged: Judged, ids: Seque
     """What explains vectors by the texts of the sample: they are another text's, or nearest to their own text."""
     if not ids or judged.table.num_rows < _LEAST_AMONG:
         return {}
-    rules, found = judged.rules, dict[str, str]()
+    rules, cause_of = judged.rules, dict[str, str]()
     names, norms = (judged.table.column(name).to_pylist() for name in ("text_id", "model_norm"))
     place = {name: k for k, name in enumerate(names)}
     units = np.concatenate([parts.matrix(run.storage.read_table(name, ["embedding"]), "embedding") for name in compared])
@@ -77,17 +70,17 @@ def _by_neighbours(run: Run, compared: Sequence[str], judged: Judged, ids: Seque
     stored = {name: vector for name, vector in _stored(run, ids).items() if len(vector) == rules.width}
     for text_id, vector in stored.items():
         own = place[text_id]
-        scaled = rules.how.storage.numbers(vector)
+        scaled = rules.tolerance.storage.numbers(vector)
         scaled = (scaled / max(float(np.linalg.norm(scaled)), np.finfo(float).tiny)).astype(np.float32)
         cosines = others @ scaled
         cosines[among == own] = -np.inf
         nearest = int(among[np.argmax(cosines)])
         norm = 1.0 if rules.norms == "unit" else norms[nearest]
-        if rules.allows(vector, norm * units[nearest].astype(np.float64), rules.how.error):
-            found[text_id] = OF_ANOTHER
+        if rules.allows(vector, norm * units[nearest].astype(np.float64), rules.tolerance.error):
+            cause_of[text_id] = OF_ANOTHER
         elif float(units[own] @ scaled) >= float(cosines.max()):
-            found[text_id] = EDITED
-    return found
+            cause_of[text_id] = EDITED
+    return cause_of
 
 
 def _stored(run: Run, ids: Sequence[str]) -> dict[str, np.ndarray]:
@@ -104,9 +97,11 @@ def _groups(rows: Sequence[tuple[list[str | None], bool, str | None]], by: Seque
     """The rows of the summary: all rows, then each group of each column."""
     yield from _shares(None, None, [(wrong, cause) for _, wrong, cause in rows])
     for place, column in enumerate(by):
-        values = sorted({groups[place] for groups, *_ in rows}, key=lambda value: (value is not None, value or ""))
-        for value in values:
-            yield from _shares(column, value, [(wrong, cause) for groups, wrong, cause in rows if groups[place] == value])
+        of_values = defaultdict[str | None, list[tuple[bool, str | None]]](list)
+        for groups, wrong, cause in rows:
+            of_values[groups[place]].append((wrong, cause))
+        for value in sorted(of_values, key=lambda value: (value is not None, value or "")):
+            yield from _shares(column, value, of_values[value])
 
 
 def _shares(by: str | None, group: str | None, rows: Sequence[tuple[bool, str | None]]) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from typing_extensions import override
 
 from tempscale.stored.rounding import cosine
 from tempscale.temperature import attach
+from tempscale_jobs.corpus.stored import StoredRow
 from tempscale_jobs.verify.computed import in_precision, of_tokens, vectors
 from tempscale_jobs.workers.actor import ROLE
 
@@ -54,17 +56,6 @@ _FORMS: dict[str, Callable[[str], str]] = {
 }
 
 
-class Row(NamedTuple):
-    """A wrong row: its text, its vector, and what is around it."""
-
-    text_id: str
-    text: str
-    vector: np.ndarray
-    title: str | None
-    above: str | None
-    below: str | None
-
-
 class Made(NamedTuple):
     """Vectors of some rows, made in one way."""
 
@@ -78,7 +69,7 @@ class Made(NamedTuple):
 class Ways:
     """All ways in which one model may have made vectors by mistake."""
 
-    def __init__(self, encoder: Encoder, rows: Sequence[Row], temperature: Any, prompts: Sequence[str]) -> None:
+    def __init__(self, encoder: Encoder, rows: Sequence[StoredRow], temperature: Any, prompts: Sequence[str]) -> None:
         """`prompts` are those that the model's own settings name."""
         self._encoder, self._rows, self._temperature, self._named = encoder, rows, temperature, prompts
         self.left = list(range(len(rows)))
@@ -87,8 +78,12 @@ class Ways:
         self._tokens = encoder.tokenizer([row.text for row in rows], isolate=True)
         self.right = of_tokens(encoder, self._tokens)
         """The model's own vectors."""
-        self.before_norm = np.linalg.norm(self._without_normalize(self._tokens), axis=1)
+
+    @cached_property
+    def before_norm(self) -> np.ndarray:
         """The norms of the model's vectors before its last stage, if that scales them to norm 1."""
+        norms: np.ndarray = np.linalg.norm(self._without_normalize(self._tokens), axis=1)
+        return norms
 
     def __iter__(self) -> Iterator[Made]:
         for ways in (
@@ -117,8 +112,7 @@ class Ways:
             yield from self._of_tokens(cause, chosen, tokens)
 
     def _of_tokens(self, cause: str, rows: Sequence[int], tokens: Tokens) -> Iterator[Made]:
-        own = self._tokens
-        changed = [k for k, row in enumerate(rows) if _ids(tokens, k) != _ids(own, row)]
+        changed = [k for k, row in enumerate(rows) if _ids(tokens, k) != _ids(self._tokens, row)]
         if changed:
             yield Made(cause, [rows[k] for k in changed], of_tokens(self._encoder, tokens.take(changed)))
 
@@ -152,9 +146,9 @@ class Ways:
             yield from self._of_texts(f"embedded from the title, {separator!r} and the text", titled)
 
     def _prompts(self) -> Iterator[Made]:
-        own, texts = self._encoder.tokenizer.prompt, [row.text for row in self._rows]
+        texts = [row.text for row in self._rows]
         for prompt in dict.fromkeys(["", *self._named, *PROMPTS]):
-            if prompt != own:
+            if prompt != self._encoder.tokenizer.prompt:
                 cause = f"embedded with the prompt {prompt!r}" if prompt else "embedded without a prompt"
                 yield from self._of_texts(cause, texts, prompt=prompt)
 
@@ -176,13 +170,13 @@ class Ways:
         for pooled in (False, True):
             cause = f"padded without a mask{', also in the pooling' if pooled else ''}"
             best = {k: (cosine(self._rows[k].vector, self.right[k]), 0) for k in self.left if self._fits(k)}
-            near = {k: 1 - (1 - found) / 2 for k, (found, _) in best.items()}
-            for length in sorted({window, *(own for own in _WINDOWS if own < window)}):
+            near = {k: 1 - (1 - nearest) / 2 for k, (nearest, _) in best.items()}
+            for length in sorted({window, *(shorter for shorter in _WINDOWS if shorter < window)}):
                 yield from self._at(dict.fromkeys(best, length), best, cause, pooled)
             # Longer padding moves a vector further, so that the best length is found by steps of half the size each time.
             for step in _STEPS:
                 for side in (-step, step):
-                    lengths = {k: own + side for k, (found, own) in best.items() if own and found > near[k]}
+                    lengths = {k: at + side for k, (nearest, at) in best.items() if at and nearest > near[k]}
                     yield from self._at(lengths, best, cause, pooled)
 
     def _at(
@@ -220,8 +214,8 @@ class Ways:
         with attach.role(self._encoder.model, ROLE), torch.inference_mode():
             hidden, _ = self._encoder.hidden_states(ids.to(device), everything.to(device), ids.numel())
             unit, norms = self._encoder.head(hidden.float(), (everything if pooled else mask).to(device))
-        found: np.ndarray = (unit.double() * norms.double()[:, None]).cpu().numpy()
-        return found
+        made: np.ndarray = (unit.double() * norms.double()[:, None]).cpu().numpy()
+        return made
 
     def _temperatures(self) -> Iterator[Made]:
         for tau in (1.0, *TAUS):
@@ -262,6 +256,11 @@ def _max_pooling(head: Head) -> Head:
     return MaxPooling(head.pooling, list(head.stages), truncate_dim=head.truncate_dim)
 
 
-def of_candidate(encoder: Encoder, name: str, rows: Sequence[Row]) -> Made:
-    """The vectors of another model."""
-    return Made(f"of the model {name}", range(len(rows)), vectors(encoder, [row.text for row in rows]))
+def of_candidate(encoder: Encoder, name: str, rows: Sequence[StoredRow], of_model: dict[str, Any]) -> Iterator[Made]:
+    """The vectors of another model: in its own window and with its own prompt, then with those of the run's model."""
+    tokenizer = encoder.tokenizer
+    of_model = of_model | {"max_length": min(of_model["max_length"], tokenizer.limit)}
+    own = {"max_length": tokenizer.max_length, "prompt": tokenizer.prompt}
+    for options in (own, *([of_model] if of_model != own else [])):
+        if rows:
+            yield Made(f"of the model {name}", range(len(rows)), vectors(encoder, [row.text for row in rows], **options))

@@ -279,6 +279,15 @@ class Crew:
             for piece, result, _ in self._on_actors(_Call("run", function, retries), pieces):
                 yield piece, result
 
+    def finish(
+        self, function: Callable[..., Any], every: Sequence[Piece], stage: Stage, retries: int = RETRIES
+    ) -> None:  # fmt: skip
+        """Run the pieces whose files are missing, as the progress of a stage."""
+        left = missing(self._run.storage, every)
+        advance_by_finished(stage, every, left)
+        for piece, _ in self.run(function, left, retries):
+            stage.advance(piece.size)
+
     def attempt(
         self, function: Callable[..., Any], pieces: Sequence[Piece]
     ) -> Iterator[tuple[Piece, Any, str | None]]:  # fmt: skip

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.nights import Gate
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.nights import notify
@@ -92,10 +93,11 @@ def test_only_what_is_asked_for_is_posted(webhook, monkeypatch, asked, failed, p
 
 
 def test_a_night_without_a_verdict_is_posted_where_it_is_held_to_something(webhook):
-    held = checked(Gate, {"thresholds": ["texts >= 1"]})
+    night = {"night": "2026-11-22", "out": "s3://user:password@b/out"}
+    held = checked(AuditConfig, night | {"gate": {"thresholds": ["texts >= 1"]}})
     for code, said in ((3, "incomplete"), (2, "not run")):
-        notify.post_unfinished(held, "2026-11-22", "s3://user:password@b/out", "the disk is full", code)
-        notify.post_unfinished(Gate(), "2026-11-22", "out", "the disk is full", code)
+        notify.post_unfinished(held, "the disk is full", code)
+        notify.post_unfinished(checked(AuditConfig, night), "the disk is full", code)
         ((_, body),) = webhook.got
         webhook.got.clear()
         assert all(named in body["text"] for named in (":warning:", "2026-11-22", said, "• the disk is full"))

@@ -268,7 +268,7 @@ def test_what_pruning_came_to_is_told_and_its_failure_costs_no_night(tmp_path, m
     for removed in ("1", "0"):
         assert re.findall(r"\d+", pruned(tonight(tmp_path), 2)) == [removed]
         assert [folder.exists("texts") for folder in folders] == [False, True, True]
-    assert folders[0].read_json(PRUNED)["removed"] == ["texts", "factors", "neighbours", "queries"]
+    assert folders[0].read_json(PRUNED)["removed"] == ["texts", "factors", "neighbours", "queries", "verify"]
 
     def refused(self, name):
         raise PermissionError(13, f"Permission denied\nby {self.root}")

@@ -14,6 +14,7 @@ from tempscale_jobs.runs.storage import Storage
 
 CELL = "cells/model=m/temperature=1.0/task=t"
 TEXT = "texts/model=m/temperature={}/part-00000001.parquet"
+COMPARED = "verify/partials/compared/model=v/temperature=1.0"
 KEPT = [
     "begun.json", "shards/index.json", "shards/plan.json", "shards/unit-00000000.json", "shards/part-00000000.parquet",
     "texts/model=m/temperature=1.0/part-00000000.parquet", TEXT.format("1.0"), TEXT.format("0.8"),
@@ -25,6 +26,9 @@ KEPT = [
     "partials/pairs/model=m/temperature=1.0/part-00000001.parquet", f"{CELL}/items.parquet", f"{CELL}/result.json",
     "cells/model=m/temperature=1.0/task=other/result.json",
     "measured/neighbours/model=m/temperature=1.0/part-00000000.parquet", "measured/run.json",
+    *(f"{below}/shards/{name}.json" for below in ("other", "verify") for name in ("index", "plan")),
+    *(f"{below}/shards/part-00000000.parquet" for below in ("other", "verify")),
+    "verify/rejected/model=v/part-00000001.parquet", *(f"{COMPARED}/part-0000000{k}.parquet" for k in (1, 2)),
 ]  # fmt: skip
 
 
@@ -67,6 +71,13 @@ def mended(storage, command, name):
         ("pairs", "partials/pairs/model=m/temperature=1.0/part-00000001.parquet", []),
         ("tune", "measured/neighbours/model=m/temperature=1.0/part-00000000.parquet", []),
         ("tune", "measured/run.json", []),
+        ("verify", "other/shards/part-00000000.parquet", ["other/shards/index.json"]),
+        ("audit", "verify/shards/part-00000000.parquet", ["verify/shards/index.json"]),
+        ("audit", f"{COMPARED}/part-00000002.parquet", []),
+        (
+            "audit", "verify/rejected/model=v/part-00000001.parquet",
+            [f"{COMPARED}/part-00000001.parquet"],
+        ),
     ],
 )  # fmt: skip
 def test_only_what_is_damaged_goes_and_what_keeps_it_from_being_made_again(full, command, name, others):
@@ -88,9 +99,10 @@ def test_what_is_not_the_runs_own_is_not_mended(full, command, name):
 def test_a_finished_run_is_opened_again_for_its_sources_and_without_what_is_damaged(full):
     """Its tables are written again anyway; the text is one that a step must find missing."""
     record = {"corpus": {"source_state": {"size": 3}}, "queries": {"source_state": {"size": 5}}, "sizes": {"texts": 7}}
+    record |= {"verified": {"source_state": {"size": 9}}}
     mending.reopen(full, record, ["tables/socm.parquet", TEXT.format("0.8")])
-    states = [full.read_json(f"{below}shards/plan.json")["source_state"] for below in ("", "queries/")]
-    assert states == [{"size": 3}, {"size": 5}]
+    states = [full.read_json(f"{below}shards/plan.json")["source_state"] for below in ("", "queries/", "verify/")]
+    assert states == [{"size": 3}, {"size": 5}, {"size": 9}]
     assert full.read_json("shards/sizes.json") == {"texts": 7}
     assert set(KEPT) - set(full.list("")) == {TEXT.format("0.8")}
 

@@ -8,34 +8,12 @@ import polars as pl
 import pytest
 from command_line import in_process
 from golden_words import ending, masked, same
-from sentence_transformers import SentenceTransformer, models
-from whole_run import digests, documented, read_record, read_tables
+from planted_vectors import ROWS, WINDOW
+from sentence_transformers import SentenceTransformer
+from whole_run import digests, read_record, read_tables
 
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.verify.summary import EDITED, OF_ANOTHER
-
-WINDOW = 96
-ROWS = 120
-
-
-@pytest.fixture(scope="module")
-def texts():
-    """Real texts of all lengths from a hundred characters on, some longer than the window."""
-    return [row["text"] for row in documented("pyarrow") if len(row["text"]) > 100][:ROWS]
-
-
-@pytest.fixture(scope="module")
-def embed(small_model):
-    """The model as sentence-transformers runs it, with any of its own options."""
-    import torch
-
-    def embed(texts, pooling="mean", window=WINDOW, kind=torch.float32):
-        transformer = models.Transformer(small_model, max_seq_length=window)
-        model = SentenceTransformer(modules=[transformer, models.Pooling(64, pooling_mode=pooling)], device="cpu").to(kind)
-        return model.encode(list(texts), batch_size=8, show_progress_bar=False).astype(np.float64)
-
-    return embed
-
 
 PLANTED = {
     "pooled by cls": lambda embed, texts: embed(texts, pooling="cls"),
@@ -217,6 +195,13 @@ def test_two_tables_are_joined_by_their_ids_and_what_one_lacks_is_counted(texts,
         pl.read_parquet(tmp_path / "run" / name) for name in Storage(str(tmp_path / "run")).list("rejected")
     )
     assert set(rejected["text_id"]) == {*ids[:10], "d11"}
+    before = digests(tmp_path / "run", "tables", "partials", "rejected")
+    for kind in ("partials/compared", "rejected"):  # The run is made again from both tables.
+        file = sorted((tmp_path / "run" / kind).rglob("*.parquet"))[-1]
+        file.write_bytes(file.read_bytes()[:-9])
+        code, printed, err = verify(tmp_path / "vectors.parquet", small_model, tmp_path / "run", *options, "--json")
+        assert code == 0, printed + err
+        assert digests(tmp_path / "run", "tables", "partials", "rejected") == before
     sampled = ("--texts", str(tmp_path / "texts.parquet"), "--sample", "20")
     code, printed, err = verify(tmp_path / "vectors.parquet", small_model, tmp_path / "sampled", *sampled, "--json")
     assert code == 0, printed + err

@@ -167,3 +167,21 @@ def test_the_norm_is_judged_apart_from_the_direction():
     longer = Storage().compare(1.01 * u, u, 1e-5)
     assert longer.is_within
     assert not longer.has_its_norm
+
+
+def test_codes_of_sentence_transformers_are_within_the_step_that_it_cuts_off():
+    from sentence_transformers.util.quantization import quantize_embeddings
+
+    vectors = drawn(9)
+    ranges = np.stack([vectors.min(0), vectors.max(0)])
+    codes = quantize_embeddings(vectors, precision="int8", ranges=ranges).astype(np.float64)
+    steps = (ranges[1] - ranges[0]) / 255
+    storage = Storage(scale=tuple(steps), offset=tuple(ranges[0] + 128 * steps))
+    for row, u, other in zip(codes, vectors, vectors[::-1], strict=True):
+        assert np.abs(storage.numbers(row) - u).max() <= 1.001 * steps.max()
+        found = storage.compare(row, u, 0.0)
+        assert found.is_within
+        assert found.has_its_norm
+        assert not storage.compare(row, other, 0.0).is_within
+    rounded = [compare_codes(row, u, 0.0, steps, None) for row, u in zip(codes, vectors, strict=True)]
+    assert not any(found.is_within for found in rounded)  # Without the offset they are other vectors.

@@ -1,0 +1,180 @@
+"""Which stored vectors are wrong, in what shares, and what the gate and the findings make of it, from vectors alone."""
+
+from collections import Counter
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+from scipy.stats import beta
+
+from tempscale.stored.rounding import Storage as Stored
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.config.audit import AuditConfig
+from tempscale_jobs.config.strict import checked
+from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.nights import gate
+from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables import parts
+from tempscale_jobs.tables.verify import ROWS, compared
+from tempscale_jobs.verify import findings, sample, summary
+from tempscale_jobs.verify.compare import PARTIALS, Rules, Tolerance, judge
+from tempscale_jobs.workers.dispatch import Piece
+
+MODEL, DIM, ROWS_COMPARED, ERROR = Model("m", "m", "f", 64), 16, 40, 1e-4
+TOLERANCE = Tolerance(Stored(), None, ERROR)
+
+
+@pytest.fixture
+def right():
+    """Vectors of a model, of norms around 3."""
+    vectors = np.random.default_rng(0).standard_normal((ROWS_COMPARED, DIM))
+    norms = np.linspace(2, 4, ROWS_COMPARED)[:, None]
+    return norms * vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def judged(folder, right, stored, days=None):
+    """The run, and its rows as they are judged; `stored` are rows of any width."""
+    from tempscale_jobs.verify import compare
+
+    run = Run(Storage(str(folder)), [MODEL], [Temperature.of(1.0)], "2026-11-24")
+    rows = [compare._compared(TOLERANCE, np.asarray(v, float), u) for v, u in zip(stored, right, strict=True)]
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    columns |= {"text_id": [f"t{k}" for k in range(len(rows))], "groups": [[day] for day in days or ["a"] * len(rows)]}
+    units = right / np.linalg.norm(right, axis=1, keepdims=True)
+    columns |= {"tokens": [9] * len(rows), "embedding": parts.fixed_lists(units.astype(np.float32))}
+    name = run.part(PARTIALS, MODEL, run.temperatures[0], 0)
+    run.storage.write_table(name, compared(DIM).build(columns))
+    return run, judge(run, MODEL, [Piece(0, (), "part", (name,))], TOLERANCE)
+
+
+def wrong_of(judgement):
+    return np.flatnonzero(judgement.table.column("wrong").to_numpy(zero_copy_only=False)).tolist()
+
+
+def test_direction_norm_width_and_zeros_are_each_enough_to_be_wrong(right, tmp_path):
+    stored = [row.astype(np.float32) for row in right]
+    stored[3], stored[5], stored[7], stored[9] = stored[4], 2 * stored[5], stored[7][:9], 0 * stored[9]
+    stored[11] = np.full(DIM, np.nan)
+    _, judgement = judged(tmp_path, right, stored)
+    assert wrong_of(judgement) == [3, 5, 7, 9, 11]
+    assert (judgement.rules.norms, judgement.rules.format, judgement.rules.width) == ("model", "float32", DIM)
+
+
+def test_an_index_of_norm_1_is_judged_by_norm_1(right, tmp_path):
+    stored = right / np.linalg.norm(right, axis=1, keepdims=True)
+    stored[3] = right[3]
+    _, judgement = judged(tmp_path, right, stored)
+    assert wrong_of(judgement) == [3]
+    assert judgement.rules.norms == "unit"
+
+
+@pytest.mark.parametrize(("times", "wrong"), [(0.5, []), (3.0, [6])])
+def test_a_vector_may_be_as_far_away_as_the_computation_explains(times, wrong, right, tmp_path):
+    across = np.zeros(DIM)
+    across[:2] = right[6, 1], -right[6, 0]
+    stored = right.copy()
+    stored[6] += times * ERROR * np.linalg.norm(right[6]) * across / np.linalg.norm(across)
+    assert wrong_of(judged(tmp_path, right, stored)[1]) == wrong
+
+
+def test_another_way_explains_a_vector_only_if_it_is_much_nearer_than_the_models_own(right):
+    rules, u = Rules(TOLERANCE, "model", "float64", DIM), right[0]
+    across = np.zeros(DIM)
+    across[:2] = u[1], -u[0]
+    across *= np.linalg.norm(u) / np.linalg.norm(across)
+    stored = u + 3 * ERROR * across
+    assert rules.explains(stored, stored, u)
+    assert rules.explains(stored, u + 2 * ERROR * across, u)
+    assert not rules.explains(stored, u + 1.2 * ERROR * across, u)
+    assert not rules.explains(stored, u, u)
+    assert not rules.explains(u + across, u + 0.9 * across, u)  # Nearer, and beyond any rounding.
+
+
+def test_vectors_wider_than_the_models_are_refused(right, tmp_path):
+    with pytest.raises(UsageError, match="17 dimensions"):
+        judged(tmp_path, right, np.hstack([right, right[:, :1]]))
+
+
+def test_shares_are_of_all_rows_and_of_each_group_with_exact_intervals(right, tmp_path):
+    stored, days = right.copy(), ["late" if k >= 30 else "early" for k in range(ROWS_COMPARED)]
+    stored[[31, 33]] = -right[[31, 33]]
+    run, judgement = judged(tmp_path, right, stored, days)
+    names = [run.part(PARTIALS, MODEL, run.temperatures[0], 0)]
+    table = pl.DataFrame(summary.tables_of(run, judgement, ["day"], names)["verify_summary"])
+    rows = {(row["group"], row["cause"]): row for row in table.to_dicts()}
+    assert {key: (row["sampled"], row["wrong"]) for key, row in rows.items()} == {
+        (None, "any"): (40, 2), (None, "not explained"): (40, 2), ("early", "any"): (30, 0), ("late", "any"): (10, 2),
+        ("late", "not explained"): (10, 2),
+    }  # fmt: skip
+    total = rows[None, "any"]
+    assert (total["low"], total["high"]) == pytest.approx((beta.ppf(0.025, 2, 39), beta.ppf(0.975, 3, 38)))
+    exact = summary.tables_of(run, judgement._replace(of_all=True), [], names)["verify_summary"].to_pylist()[0]
+    assert exact["low"] == exact["share"] == exact["high"] == 2 / ROWS_COMPARED
+
+
+def test_a_vector_of_another_row_is_told_from_one_whose_text_was_edited(right, tmp_path):
+    stored = right.copy()
+    stored[3], stored[5] = right[20], right[5] + 0.3 * right[6]
+    run, judgement = judged(tmp_path, right, stored)
+    rows = [dict.fromkeys((c.name for c in ROWS.columns), "") | {"groups": []} for _ in range(2)]
+    wrong = [row | {"text_id": f"t{k}", "vector": stored[k].tolist()} for row, k in zip(rows, (3, 5), strict=True)]
+    run.storage.write_table("shards/wrong-00000000.parquet", ROWS.build_rows(wrong))
+    names = [run.part(PARTIALS, MODEL, run.temperatures[0], 0)]
+    verified = pl.DataFrame(summary.tables_of(run, judgement, [], names)["verified"])
+    causes = dict(verified.filter("wrong").select("text_id", "cause").iter_rows())
+    assert causes == {"t3": summary.OF_ANOTHER, "t5": summary.EDITED}
+
+
+def test_a_sample_takes_each_group_and_length_by_its_share_and_each_row_once(tmp_path):
+    storage = Storage(str(tmp_path))
+    ids = [f"t{k}" for k in range(1000)]
+    rows = {"text_id": ids, "text": ["x" * (3 if k % 2 else 300) for k in range(1000)]}
+    groups = pa.array([["a" if k % 10 < 7 else "b"] for k in range(1000)], pa.list_(pa.string()))
+    storage.write_table("shards/one.parquet", pa.table(rows | {"groups": groups}))
+    index = Index("x", {}, "f", 1000, 0, 1000, 1000, {}, (Shard("shards/one.parquet", 1000),))
+    chosen = sample.chosen(storage, index, 100, 0)[0]
+    assert len(set(chosen)) == 100
+    counts = Counter((k % 10 < 7, k % 2) for k in chosen)
+    assert {key: abs(count - share) <= 1 for (key, share), count in zip(
+        (((True, 0), 40), ((True, 1), 30), ((False, 0), 10), ((False, 1), 20)),
+        (counts[True, 0], counts[True, 1], counts[False, 0], counts[False, 1]), strict=True,
+    )} == dict.fromkeys([(True, 0), (True, 1), (False, 0), (False, 1)], True)  # fmt: skip
+    assert sample.chosen(storage, index, 100, 1)[0] != chosen
+    assert sample.chosen(storage, index, 5000, 0)[0] == list(range(1000))
+
+
+@pytest.mark.parametrize(("low", "limit", "verdict"), [(0.0, 0.0, "held"), (1e-6, 0.0, "failed"), (0.01, 0.01, "held")])
+def test_the_gate_fails_where_the_lower_end_is_above_the_limit(low, limit, verdict):
+    row = {"model": "given", "temperature": "1.0", "tau": 1.0, "schema_version": 1, "wrong_share": 0.02}
+    check = gate.of_vectors({"low": low, "max_wrong": limit, "answer": "3 of 150 vectors are not the model's."}, row)
+    assert (check["verdict"], check["figure"], check["value"]) == (verdict, "wrong_share", 0.02)
+    assert gate.verdict([check])[1] == [check["reason"]] * (verdict == "failed")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "low", "limit", "state"), [(0, 0.0, 0.0, "measured"), (3, 0.01, 0.0, "up"), (3, 0.01, 0.05, "noise")]
+)
+def test_more_wrong_vectors_than_the_limit_are_a_finding(wrong, low, limit, state):
+    key = {"model": "m", "temperature": "1.0", "tau": 1.0, "by": None, "group": None}
+    row = key | {"cause": "any", "sampled": 100, "wrong": wrong, "share": wrong / 100, "low": low, "high": 0.2}
+    table = pl.DataFrame([row], schema_overrides={"by": pl.String})
+    assert findings.decide({"verify_summary": table}, limit).of(findings.WRONG, "m", "1.0").state == state
+
+
+def test_an_audit_is_verified_by_the_settings_by_which_it_is_read():
+    corpus = {"source": "x.parquet", "embedding_column": "v", "text_column": "body", "limit": 9, "scale": 0.5, "dims": 4}
+    data = {"corpus": corpus, "verify": {"model": "m", "max_length": 64, "by": ["day"], "candidates": ["n"]}, "seed": 3}
+    config = checked(AuditConfig, data)
+    verifying = config.verification
+    assert verifying.model_names == ["m", "n"]
+    read = verifying.drawn()
+    assert (read.source, read.embedding_column, read.text_column, read.limit) == ("x.parquet", "v", "body", 9)
+    assert (read.scale, read.dims, read.sample, verifying.seed) == (0.5, None, 12_000, 3)
+    assert (verifying.embedding.max_length, verifying.by) == (64, ["day"])
+    # Models count by their files, and an audit without [verify] has the identity that it had before.
+    moved = checked(AuditConfig, data | {"verify": data["verify"] | {"model": "elsewhere/m", "candidates": ["elsewhere/n"]}})
+    assert moved.identity() == config.identity()
+    assert "verify" not in checked(AuditConfig, {"corpus": {"source": "x.parquet"}}).identity()
