@@ -68,7 +68,7 @@ def qdrant(folder, rows):
         points.append(models.PointStruct(id=int(row.pop("id")), vector=row.pop("embedding"), payload=row))
     client.upload_points("docs", points)
     client.close()
-    return f"qdrant:{folder}/qdrant/docs"
+    return f"qdrant:{folder}/qdrant/docs?pickles=trusted"
 
 
 def faiss_ivf(folder, rows):

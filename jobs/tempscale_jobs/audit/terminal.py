@@ -63,11 +63,11 @@ def ending(tables: Tables, record: dict[str, Any], root: str) -> Ending:
         partial = "A quick audit measures one temperature, and neither second-order collapse nor prefixes."
         to_do = Advice.to_run("socm_mean", partial, "The whole audit:", again(record, None, "audit", beside="whole"))
     figures = [(label, estimate(row, name)) for name, label in FIGURES.items() if row[name] is not None]
-    answers = [f"Collapse by length? {answer}"]
+    said_first = f"Collapse by length? {answer}"
     if (verified := record.get("verified")) is not None and verified["low"] <= verified["max_wrong"]:
-        answers = [f"Are the vectors the model's? {verified['answer']} {answers[0]}"]  # Otherwise the gate says so.
+        said_first = f"Are the vectors the model's? {verified['answer']} {said_first}"  # Otherwise the gate says so.
     return said._replace(
-        answers=answers,
+        answers=[said_first],
         figures=[f"{label} {figure}" for label, figure in figures if figure not in answer],
         to_do=" ".join([*left_out(tables, record), to_do.text]), commands=[to_do.command] if to_do.command else [],
     )  # fmt: skip

@@ -28,6 +28,8 @@ IDS, VECTORS = "id", "embedding"
 """The columns of the ids, and of the vectors where they have no name."""
 _PREFIX = "qdrant:"
 _KEY = "QDRANT_API_KEY"
+_TRUST = "pickles"
+"""The setting that lets the local engine open a folder."""
 _SECONDS = 60
 _PAGE, _IDS_OF_A_PAGE = 512, 10_000
 _LOOKED_AT = 1000
@@ -185,11 +187,16 @@ def _ids(client: Any, collection: str) -> Iterator[Any]:
 
 def _where(source: str) -> tuple[str, str]:
     """The folder or address, and the collection."""
-    path, _ = address(source.removeprefix(_PREFIX), [])
+    path, settings = address(source.removeprefix(_PREFIX), [_TRUST])
     place, _, collection = path.rpartition("/")
     if not place.strip("/") or not collection:
         raise UsageError(
             f"'{masked(source)}' names no collection; give qdrant:FOLDER/COLLECTION or qdrant:http://HOST:6333/COLLECTION"
+        )
+    if "://" not in place and settings.get(_TRUST) != "trusted":
+        raise UsageError(
+            f"'{masked(path)}': Qdrant's local engine keeps points as pickles, which may run code; if you trust what wrote "
+            f"the folder, add ?{_TRUST}=trusted"
         )
     return os.path.expanduser(place), collection
 

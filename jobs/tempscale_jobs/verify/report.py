@@ -17,7 +17,9 @@ from tempscale_jobs.verify.words import answer, measured_by, missing, named, who
 
 _SHOWN = 50
 _GROUPS_SHOWN = 100
-_FIGURES = (("wrong", "share"), ("at least", "low"), ("at most", "high"))
+_SHARE = {"share": "share"}
+_LIMITS = {"at least": "low", "at most": "high"}
+"""The columns of a share's confidence interval, by name."""
 
 
 def report_of(tables: dict[str, pl.DataFrame], run: dict[str, Any]) -> Report:
@@ -38,12 +40,13 @@ def part_of(tables: Mapping[str, pl.DataFrame], place: str, name: str) -> Part:
     """The answer, the figures behind it, and the sections on the wrong vectors."""
     summary, verified = tables["verify_summary"], tables["verified"]
     total, *causes = whole(summary)
-    figures = [Figure(name, share(total[column])) for name, column in _FIGURES]
+    columns = _SHARE if total["low"] == total["high"] else _SHARE | _LIMITS  # Of all rows nothing is uncertain.
+    figures = [Figure("wrong" if name == "share" else name, share(total[column])) for name, column in columns.items()]
     figures += [Figure("compared", f"{total['sampled']:,}")]
     wrong = verified.filter(pl.col("wrong"))
     sections = [
-        *tabled("causes", _causes(causes)),
-        *tabled("by_group", _by_group(summary)),
+        *tabled("causes", _causes(causes, columns)),
+        *tabled("by_group", _by_group(summary, columns)),
         *drawn(place, "cosines", _cosines(wrong.filter(pl.col("cause").is_null()))),
         *group("Wrong vectors", tabled("wrong_vectors", _rows(wrong)), folded=True, searched=True),
     ]
@@ -59,18 +62,18 @@ def _to_do(total: Mapping[str, Any], causes: Sequence[Mapping[str, Any]]) -> lis
     return lines
 
 
-def _causes(causes: Sequence[Mapping[str, Any]]) -> Table:
-    cells = [(row["cause"], f"{row['wrong']:,}", *(share(row[name]) for _, name in _FIGURES)) for row in causes]
-    return Table(("cause", "vectors", "share", "at least", "at most"), cells)
+def _causes(causes: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> Table:
+    cells = [(row["cause"], f"{row['wrong']:,}", *(share(row[name]) for name in columns.values())) for row in causes]
+    return Table(("cause", "vectors", *columns), cells)
 
 
-def _by_group(summary: pl.DataFrame) -> Table:
+def _by_group(summary: pl.DataFrame, columns: Mapping[str, str]) -> Table:
     rows = summary.filter(pl.col("by").is_not_null() & (pl.col("cause") == ANY)).sort("share", descending=True)
     cells = [
-        (named(row), f"{row['sampled']:,}", f"{row['wrong']:,}", *(share(row[name]) for _, name in _FIGURES))
+        (named(row), f"{row['sampled']:,}", f"{row['wrong']:,}", *(share(row[name]) for name in columns.values()))
         for row in rows.head(_GROUPS_SHOWN).to_dicts()
     ]
-    return Table(("group", "compared", "wrong", "share", "at least", "at most"), cells)
+    return Table(("group", "compared", "wrong", *columns), cells)
 
 
 def _cosines(unexplained: pl.DataFrame) -> Drawing | None:

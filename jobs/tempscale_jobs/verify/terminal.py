@@ -22,9 +22,10 @@ def ending(tables: dict[str, pl.DataFrame], record: dict[str, Any], root: str) -
     """What is said of verified vectors, from their tables, the content of run.json and the name of the folder."""
     total, facts = whole(tables["verify_summary"])[0], record["embeddings"]
     is_failed, limit = fails(tables, record), share(record["verified"]["max_wrong"])
+    limits = "" if total["low"] == total["high"] else f" ({share(total['low'])} to {share(total['high'])})"
     return Ending(
         [answer(tables["verify_summary"])], f"report  {root}/report.html",
-        figures=[f"wrong {share(total['share'])} ({share(total['low'])} to {share(total['high'])})"],
+        figures=[f"wrong {share(total['share'])}{limits}"],
         to_do=" ".join([
             *missing(record), mention_rejected("rows", facts["rejected"] / facts["read"], facts["rejected_reasons"])
         ]).strip(),

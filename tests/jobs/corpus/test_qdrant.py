@@ -48,7 +48,7 @@ def collection(tmp_path):
         ],
     )
     client.close()
-    return f"qdrant:{tmp_path}/docs"
+    return f"qdrant:{tmp_path}/docs?pickles=trusted"
 
 
 def test_named_vectors_are_columns_and_missing_ones_null(collection):
@@ -74,7 +74,7 @@ def test_a_folder_and_what_a_server_answers_tell_that_a_point_changed(collection
         given = section(collection, embedding_column="body")
         before = sources.state(given)
         assert sources.changes(given, before) == []
-        client = opened(collection.removeprefix("qdrant:").removesuffix("/docs"))
+        client = opened(collection.removeprefix("qdrant:").removesuffix("/docs?pickles=trusted"))
         client.set_payload("docs", {"text": f"another {is_server}"}, points=[7])
         client.close()
         assert sources.changes(given, before)
@@ -90,12 +90,13 @@ def test_nothing_is_written_to_the_collection(collection, tmp_path):
 
 
 MISTAKES = {
-    "no such collection": ("qdrant:{folder}/nothing", "docs"),
-    "no folder of the engine": ("qdrant:{folder}/collection/docs", "local engine"),
-    "no folder": ("qdrant:{folder}/x/docs", "local engine"),
+    "no such collection": ("qdrant:{folder}/nothing?pickles=trusted", "docs"),
+    "no folder of the engine": ("qdrant:{folder}/collection/docs?pickles=trusted", "local engine"),
+    "no folder": ("qdrant:{folder}/x/docs?pickles=trusted", "local engine"),
     "no collection": ("qdrant:docs", "names no collection"),
     "a setting": ("qdrant:{folder}/docs?vector=body", "'vector'"),
-    "no such vector": ("qdrant:{folder}/docs", "'embedding'.*'title'"),
+    "a folder that nobody trusts": ("qdrant:{folder}/docs", "pickles=trusted"),
+    "no such vector": ("qdrant:{folder}/docs?pickles=trusted", "'embedding'.*'title'"),
     "no server": ("qdrant:http://127.0.0.1:1/docs", "QDRANT_API_KEY"),
 }
 
@@ -129,6 +130,6 @@ def test_an_empty_collection_has_no_row(tmp_path):
     client = opened(tmp_path)
     client.create_collection("docs", models.VectorParams(size=stored_tables.DIM, distance=models.Distance.DOT))
     client.close()
-    given = section(f"qdrant:{tmp_path}/docs", text_column="id")
+    given = section(f"qdrant:{tmp_path}/docs?pickles=trusted", text_column="id")
     with pytest.raises(UsageError, match="no row"):
         sources.check_rows(given, "out", values(given))
