@@ -253,7 +253,7 @@ def test_mistakes_about_faiss_are_refused(tmp_path, mistake):
         faiss_values(source)
 
 
-@pytest.mark.parametrize(("module", "source"), [("faiss", "a.faiss"), ("qdrant_client", "qdrant:a/b")])
+@pytest.mark.parametrize(("module", "source"), [("faiss", "a.faiss"), ("qdrant_client", "qdrant:a/b?pickles=trusted")])
 def test_a_missing_library_is_named(tmp_path, monkeypatch, module, source):
     (tmp_path / "a.faiss").touch()
     monkeypatch.chdir(tmp_path)

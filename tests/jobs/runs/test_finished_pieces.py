@@ -25,6 +25,7 @@ from tempscale_jobs.steps.cosine import Needed
 from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.tables.parts import SOCM_TILE
 from tempscale_jobs.tune import layers
+from tempscale_jobs.workers import dispatch
 from tempscale_jobs.workers.dispatch import Piece, advance_by_finished, missing
 
 MODEL, TAUS = Model("tiny", "tiny", "", 64), [Temperature(1.0), Temperature(0.5)]
@@ -130,8 +131,10 @@ def test_a_finished_step_of_all_pairs_asks_no_worker(run):
 class Crew:
     """Workers that do nothing and remember what they were given."""
 
-    def __init__(self):
-        self.numbers = []
+    finish = dispatch.Crew.finish
+
+    def __init__(self, run=None):
+        self._run, self.numbers = run, []
 
     def run(self, function, pieces, retries=None):
         for piece in pieces:
@@ -234,7 +237,7 @@ def test_only_missing_chunks_of_pairs_are_given_to_workers(run, storage):
     every = [Piece(k, files=tuple(run.part("pairs", MODEL, t, k) for t in TAUS), size=5) for k in range(3)]
     for name in (every[0].files[0], *every[1].files):
         storage.write(name, b"x")
-    crew, advanced = Crew(), []
+    crew, advanced = Crew(run), []
     stage = SimpleNamespace(advance=lambda size, *cost: advanced.append(size))
     assert pair_steps.measure_pairs(run, crew, MODEL, every, stage) == 0
     assert crew.numbers == [0, 2]
