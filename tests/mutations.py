@@ -476,7 +476,7 @@ MENDING = Subject(
         ("_remove", 'storage.remove("/".join([*name.split("/")[:4], "result.json"]))', "pass"),
         ("reopen", "storage.exists(PRUNED)", "False"),
         ("reopen", "not name.startswith(_REWRITTEN) and name != DONE", "False"),
-        ("reopen", "if section in record: ...", "if False: ..."),
+        ("reopen", '"source_state" in record.get(section, {})', "False"),
     )
     + of(
         f"{JOBS}/runs/inventory.py",
@@ -659,8 +659,8 @@ RESUMED = Subject(
         ),
     )
     + of(
-        f"{JOBS}/pairs/socm.py",
-        ("measure_pairs", "left = missing(run.storage, every)", "left = every"),
+        f"{JOBS}/workers/dispatch.py",
+        ("Crew.finish", "left = missing(self._run.storage, every)", "left = every"),
     )
     + of(
         f"{JOBS}/diagnose/looks.py",
@@ -1246,7 +1246,7 @@ ADVICE = Subject(
     )
     + of(
         f"{JOBS}/tune/findings.py",
-        ("overshot", '(0.0, row["exposure_long_change_se"])', "(0.0, 0.0)"),
+        ("passes_fair", "(0.0, error)", "(0.0, 0.0)"),
     )
     + of(
         f"{JOBS}/nights/notify.py",
