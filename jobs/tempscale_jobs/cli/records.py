@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 _MOST = 1_000_000
-_WITH_REPORT = ("audit", "diagnose", "evaluate", "pairs", "tune", "verify")
 """Most nights that an option may name, because a table cannot be cut at a number of any size."""
+_WITH_REPORT = ("audit", "diagnose", "evaluate", "pairs", "tune", "verify")
+"""The commands whose runs have a report."""
 
 
 @app.command(
