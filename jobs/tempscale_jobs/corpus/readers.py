@@ -135,6 +135,19 @@ def _cells(group: Any, wanted: Sequence[str]) -> list[Any]:
     return [cell for cell in map(group.column, range(group.num_columns)) if cell.path_in_schema.split(".")[0] in wanted]
 
 
+def of_rows(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """The rows of some tables in tables of so many rows each; the last has what is left."""
+    waiting = list[pa.Table]()
+    for table in tables:
+        waiting.append(table)
+        while sum(map(len, waiting)) >= rows:
+            together = pa.concat_tables(waiting)
+            yield together.slice(0, rows)
+            waiting = [together.slice(rows)]
+    if sum(map(len, waiting)):
+        yield pa.concat_tables(waiting)
+
+
 def parquet_rows(stream: Any, place: str, columns: Columns, first: int, last: int) -> Iterator[Record]:
     """The rows of a Parquet file from `first` to before `last`."""
     column_names = check_columns(pq.ParquetFile(stream, pre_buffer=False).schema_arrow.names, place, columns)

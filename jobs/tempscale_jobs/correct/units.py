@@ -214,16 +214,9 @@ def correct_unit(task: Task, unit: RowGroups) -> dict[str, Any]:
 def batches(given: Embeddings, unit: RowGroups) -> Iterator[pa.Table]:
     """The rows of a unit, a few at a time."""
     if (store := stores.of(given.source)) is not None:
-        waiting = list[pa.Table]()
-        for batch in store.batches(given.source, unit.file, unit.names, (unit.begin, unit.begin + unit.rows)):
-            waiting.append(pa.table(batch))
-            # As many at once as of a Parquet file, so that the parts are the same.
-            while sum(table.num_rows for table in waiting) >= AT_ONCE:
-                whole = pa.concat_tables(waiting)
-                yield whole.slice(0, AT_ONCE)
-                waiting = [whole.slice(AT_ONCE)]
-        if rest := [table for table in waiting if table.num_rows]:
-            yield pa.concat_tables(rest)
+        rows = store.batches(given.source, unit.file, unit.names, (unit.begin, unit.begin + unit.rows))
+        # As many at once as of a Parquet file, so that the parts are the same.
+        yield from readers.of_rows(map(pa.table, rows), AT_ONCE)
         return
     with sources.readable(unit.file), sources.file_system(given).open(unit.file, "rb") as stream:
         file = pq.ParquetFile(stream, pre_buffer=False)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from tempscale.model import checkpoint
 from tempscale.model.settings import Settings
 from tempscale_jobs.corpus.index import Index
+from tempscale_jobs.corpus.readers import of_rows
 from tempscale_jobs.corpus.stored import KEPT, StoredRow, rows_of
 from tempscale_jobs.runs.folder import Model, Run, of_unit
 from tempscale_jobs.tables.verify import EXPLAINED
@@ -32,65 +33,55 @@ def gather(run: Run, index: Index, judged: Judged) -> list[tuple[str, int]]:
     wrong = judged.table.filter(judged.table.column("wrong")).column("text_id").to_pylist()
     if not wrong:
         return []
-    ids, pieces, waiting = pa.array(sorted(wrong)[:MOST], pa.string()), list[tuple[str, int]](), list[pa.Table]()
-
-    def write(rows: pa.Table) -> None:
-        name = f"{of_unit('wrong', len(pieces))}.parquet"
-        run.storage.write_table(name, rows)
-        pieces.append((name, rows.num_rows))
-
-    for shard in index.shards:
-        rows = run.storage.read_table(shard.name, [*KEPT])
-        rows = rows.filter(pc.is_in(rows.column("text_id"), ids))
-        waiting += [rows] if rows.num_rows else []
-        while sum(map(len, waiting)) >= AT_ONCE:
-            together = pa.concat_tables(waiting)
-            write(together.slice(0, AT_ONCE))
-            waiting = [together.slice(AT_ONCE)]
-    if sum(map(len, waiting)):
-        write(pa.concat_tables(waiting))
+    ids, pieces = pa.array(sorted(wrong)[:MOST], pa.string()), list[tuple[str, int]]()
+    shards = (run.storage.read_table(shard.name, [*KEPT]) for shard in index.shards)
+    for rows in of_rows((shard.filter(pc.is_in(shard.column("text_id"), ids)) for shard in shards), AT_ONCE):
+        pieces.append((f"{of_unit('wrong', len(pieces))}.parquet", rows.num_rows))
+        run.storage.write_table(pieces[-1][0], rows)
     return pieces
 
 
 class Known(NamedTuple):
-    """What is known of the model when a vector is explained."""
+    """What is known of the index and of its model when a vector is explained."""
 
+    rules: Rules
     window: int
     prompt: str
     named_prompts: tuple[str, ...]
     """Those that its settings name."""
 
     @classmethod
-    def of(cls, model: Model) -> Known:
-        """What is known of a model of the run."""
+    def of(cls, model: Model, rules: Rules) -> Known:
+        """What is known of the run's model and the index that these rules judge."""
         named = Settings.of(checkpoint.resolve(model.name)).prompts
-        return cls(model.max_length, model.document_prompt, tuple(named.values()))
+        return cls(rules, model.max_length, model.document_prompt, tuple(named.values()))
 
 
 def pieces(run: Run, model: Model, files: Sequence[tuple[str, int]], rules: Rules) -> list[Piece]:
     """A piece for each file of wrong rows."""
-    temperature, known = run.temperatures[0], Known.of(run.models[0])
+    temperature, known = run.temperatures[0], Known.of(run.models[0], rules)
     by_first_model = [run.part(PARTIALS, run.models[0], temperature, k) for k in range(len(files))]
     return [
         Piece(
-            k, (k, name, by_first_model[k], rules, known), f"wrong rows {k}",
+            k, (k, name, by_first_model[k], known), f"wrong rows {k}",
             (run.part(PARTIALS, model, temperature, k),), rows, rows,
         )
         for k, (name, rows) in enumerate(files)
     ]  # fmt: skip
 
 
-def explain_piece(worker: actor.ModelActor, number: int, name: str, *more: Any) -> None:
+def explain_piece(worker: actor.ModelActor, number: int, name: str, _: str, known: Known) -> None:
     """Write what explains each row of a piece, by the model alone."""
-    _, rules, known = more
     rows = rows_of(worker.storage.read_table(name))
     ways = Ways(worker.encoder, rows, worker.temperatures[0], known.named_prompts)
-    _write(worker, number, rows, causes(ways, rows, rules))
+    _write(worker, number, rows, causes(ways, rows, known.rules))
 
 
-def explain_by_candidate(worker: actor.ModelActor, number: int, name: str, *more: Any) -> None:
+def explain_by_candidate(
+    worker: actor.ModelActor, number: int, name: str, by_first_model: str, known: Known
+) -> None:  # fmt: skip
     """Write which of the rows that the model does not explain are of this candidate."""
-    by_first_model, rules, known = more
+    rules = known.rules
     columns = worker.storage.read_table(by_first_model).columns
     explained = dict(zip(*(column.to_pylist() for column in columns), strict=True))
     rows = [row for row in rows_of(worker.storage.read_table(name)) if explained[row.text_id] is None]
@@ -156,18 +147,12 @@ def _of_row(row: StoredRow, k: int, ways: Ways, rules: Rules) -> str | None:
     compared = storage.compare(vector, model, error)
     if rules.allows(vector, right, error):
         norm = float(np.linalg.norm(storage.numbers(vector)))
-        return _of_norm(norm, float(np.linalg.norm(model)), lambda: float(ways.before_norm[k]), compared.distance)
+        model_norm = float(np.linalg.norm(model))
+        for cause, value in (("scaled to norm 1", 1.0), ("with the model's own norm", model_norm)):
+            if abs(norm / value - 1) <= compared.distance:
+                return cause
+        if abs(norm / float(ways.before_norm[k]) - 1) <= compared.distance:
+            return "without the last normalisation"
+        return f"{norm / model_norm:.4g} times as long"
     kind = storage.format_of(vector)
     return f"stored as {kind}" if kind != rules.format and compared.is_within else None
-
-
-def _of_norm(norm: float, model_norm: float, before_norm: Callable[[], float], distance: float) -> str:
-    """The cause of a vector whose direction is right."""
-    known = {
-        "scaled to norm 1": lambda: 1.0, "with the model's own norm": lambda: model_norm,
-        "without the last normalisation": before_norm,
-    }  # fmt: skip
-    for cause, value in known.items():
-        if abs(norm / value() - 1) <= distance:
-            return cause
-    return f"{norm / model_norm:.4g} times as long"
