@@ -30,6 +30,12 @@ class Part(NamedTuple):
     bytes: int = 0
 
 
+def even_ranges(rows: int, bytes_of_a_row: float, most: tuple[int, int]) -> list[tuple[int, int]]:
+    """The fewest even ranges with at most so many rows and bytes: the first row of each, and the row after it."""
+    pieces = max(1, -(-rows // most[0]), -(-int(bytes_of_a_row * rows) // most[1]))
+    return [(rows * k // pieces, rows * (k + 1) // pieces) for k in range(pieces)]
+
+
 def address(source: str, known: Sequence[str]) -> Address:
     """The parts of an address; a UsageError if a setting is unknown, empty or given twice."""
     path, _, query = source.partition("?")

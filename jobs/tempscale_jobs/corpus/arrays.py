@@ -34,7 +34,7 @@ def kind(source: str) -> str | None:
 
 def name(source: str) -> str:
     """The file's name."""
-    return os.path.basename(masked(_where(source).path))
+    return os.path.basename(masked(where(source).path))
 
 
 def state(source: str) -> dict[str, Any]:
@@ -46,19 +46,19 @@ def state(source: str) -> dict[str, Any]:
 
 def files(source: str) -> list[str]:
     """The file, and the one with further columns."""
-    path, settings = _where(source)
+    path, settings = where(source)
     return [os.path.abspath(file) for file in (path, *beside(settings))]
 
 
 def columns(source: str) -> list[str]:
     """The names of the arrays and of the further columns."""
-    path, settings = _where(source)
+    path, settings = where(source)
     return [*_arrays(path), *columns_beside(settings)]
 
 
 def parts(source: str, names: Sequence[str], most: tuple[int, int]) -> list[Part]:
     """All rows, as one part."""
-    path, settings = _where(source)
+    path, settings = where(source)
     every = _arrays(path)
     arrays = {key: array for key, array in every.items() if key in names} or every
     rows = {key: len(array) for key, array in arrays.items()}
@@ -74,7 +74,7 @@ def parts(source: str, names: Sequence[str], most: tuple[int, int]) -> list[Part
 
 def batches(source: str, at: str, names: Sequence[str], rows: tuple[int, int]) -> Iterator[pa.RecordBatch]:
     """Rows of the arrays, with those of the table of ids."""
-    path, settings = _where(source)
+    path, settings = where(source)
     arrays = {key: array for key, array in _arrays(path).items() if key in names}
     yield from with_columns(
         settings, names, rows, lambda first, last: {key: column(a[first:last]) for key, a in arrays.items()}
@@ -152,7 +152,8 @@ def _further(settings: dict[str, str], names: Sequence[str], rows: tuple[int, in
 # --- files of numpy -----------------------------------------------------------------------------------------------------
 
 
-def _where(source: str) -> Address:
+def where(source: str) -> Address:
+    """The file of vectors, and the settings."""
     path, settings = address(source, ["ids"])
     check_beside(path, settings)
     return Address(os.path.expanduser(path), settings)

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale.optional import missing, needs
-from tempscale_jobs.corpus import arrays, states
-from tempscale_jobs.corpus.address import Address, Part, address
+from tempscale_jobs.corpus import arrays
+from tempscale_jobs.corpus.address import Address, Part
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.urls import masked, reason
 
@@ -33,15 +33,12 @@ def name(source: str) -> str:
 
 def state(source: str) -> dict[str, Any]:
     """Size, time and place of each file."""
-    for file in files(source):
-        arrays.check_file(file)
-    return {file: states.of_local(file) for file in files(source)}
+    return arrays.state(source.removeprefix(_PREFIX))
 
 
 def files(source: str) -> list[str]:
     """The file, and the one with further columns."""
-    path, settings = _where(source)
-    return [os.path.abspath(file) for file in (path, *arrays.beside(settings))]
+    return arrays.files(source.removeprefix(_PREFIX))
 
 
 def columns(source: str) -> list[str]:
@@ -78,9 +75,7 @@ def release(source: str) -> None:
 
 
 def _where(source: str) -> Address:
-    path, settings = address(source.removeprefix(_PREFIX), ["ids"])
-    arrays.check_beside(path, settings)
-    return Address(os.path.expanduser(path), settings)
+    return arrays.where(source.removeprefix(_PREFIX))
 
 
 def _vectors(source: str) -> tuple[np.ndarray, int, Callable[[int, int], np.ndarray]]:

@@ -68,7 +68,9 @@ def parts(source: str, names: Sequence[str], most: tuple[int, int]) -> list[Part
         for task in sorted(_tasks(table, snapshot.snapshot_id), key=lambda task: added[task.file.file_path]):
             rows = int(task.file.record_count)
             if task.delete_files:  # How many rows they delete is known only after reading.
-                rows = sum(batch.num_rows for batch in _read(table, snapshot.snapshot_id, task, columns(source)[:1]))
+                rows = sum(
+                    batch.num_rows for batch in _read(table, snapshot.snapshot_id, task, [table.schema().fields[0].name])
+                )
             at = json.dumps([described, snapshot.snapshot_id, task.file.file_path])
             found.append(Part(at, 0, number, rows, int(task.file.file_size_in_bytes)))
             number += rows

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale.optional import missing, needs
-from tempscale_jobs.corpus.address import Part, address
+from tempscale_jobs.corpus.address import Part, address, even_ranges
 from tempscale_jobs.errors import AGAIN, IncompleteRun, UsageError
 from tempscale_jobs.urls import masked, reason
 
@@ -137,26 +137,19 @@ def parts(source: str, names: Sequence[str], most: tuple[int, int]) -> list[Part
             )
     size = _OTHER_BYTES + sum(_dimensions(column) * _BYTES.get(column.type, 0) for column in chosen)
     count = snapshot.rows
-    pieces = max(1, -(-count // most[0]), -(-int(size * count) // most[1]))
-    cuts = [count * k // pieces for k in range(pieces + 1)]
+    ranges = even_ranges(count, size, most)
     with _readable(source):
         found = snapshot.connection.execute(
             f"select k::text from (select {snapshot.key} k, row_number() over (order by {snapshot.key}) - 1 n "  # noqa: S608
             f"from {snapshot.table}) as keys where n = any(%s) order by n",
-            [cuts[1:-1]],
+            [[first for first, _ in ranges[1:]]],
         ).fetchall()
     bounds = [None, *(key for (key,) in found), None]
     # Who reads a part knows nothing of the table but this.
     table = [snapshot.identifier, snapshot.table, snapshot.key, list(snapshot.columns.values())]
     return [
-        Part(
-            json.dumps([*table, bounds[k], bounds[k + 1]]),
-            0,
-            cuts[k],
-            cuts[k + 1] - cuts[k],
-            int(size * (cuts[k + 1] - cuts[k])),
-        )
-        for k in range(pieces)
+        Part(json.dumps([*table, lower, upper]), 0, first, last - first, int(size * (last - first)))
+        for (first, last), lower, upper in zip(ranges, bounds[:-1], bounds[1:], strict=True)
     ]
 
 

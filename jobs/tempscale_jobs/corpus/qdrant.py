@@ -12,14 +12,13 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from tempscale.optional import missing, needs
 from tempscale_jobs.corpus import states
-from tempscale_jobs.corpus.address import Part, address
+from tempscale_jobs.corpus.address import Part, address, even_ranges
 from tempscale_jobs.errors import AGAIN, IncompleteRun, UsageError
 from tempscale_jobs.urls import masked, reason
 
@@ -97,12 +96,10 @@ def parts(source: str, names: Sequence[str], most: tuple[int, int]) -> list[Part
     with _opened(source) as client:
         found, ids = _collection(client, name(source)), list(_ids(client, name(source)))
     size = _PAYLOAD_BYTES + 4 * sum(found.vectors.get(key, 0) for key in names)
-    pieces = max(1, -(-len(ids) // most[0]), -(-size * len(ids) // most[1]))
-    cuts = [len(ids) * k // pieces for k in range(pieces + 1)]
     # Who reads a part knows nothing of the collection but this.
     return [
         Part(json.dumps([ids[first], *found]), 0, first, last - first, size * (last - first))
-        for first, last in pairwise(cuts)
+        for first, last in even_ranges(len(ids), size, most)
         if last > first
     ]
 
