@@ -39,16 +39,13 @@ class Verified(NamedTuple):
     """What a verification found."""
 
     tables: dict[str, pa.Table]
+    frames: dict[str, pl.DataFrame]
+    """The same tables for sentences."""
     findings: Findings
     facts: dict[str, Any]
     """How the vectors are stored and were compared, for run.json."""
     sources: dict[str, Any]
     """What was read, by the name of the source, for run.json."""
-
-    @property
-    def frames(self) -> dict[str, pl.DataFrame]:
-        """The tables for sentences."""
-        return {name: pl.DataFrame(pl.from_arrow(table)) for name, table in self.tables.items()}
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -123,8 +120,9 @@ def verified(
     if len(sides) > 1:
         keep_rejected(sides[1][0], run.storage)
     read = {name: index.facts() for name, (_, index) in zip(("embeddings", "texts"), sides, strict=False)}
-    found = Verified(tables, Findings([]), _facts(config, judged.rules) | missing, read)
-    return found._replace(findings=findings.decide(found.frames, config.max_wrong))
+    frames = {name: pl.DataFrame(pl.from_arrow(table)) for name, table in tables.items()}
+    decided = findings.decide(frames, config.max_wrong)
+    return Verified(tables, frames, decided, _facts(config, judged.rules) | missing, read)
 
 
 def _tolerance(config: VerifyConfig, run: Run, crew: Crew, index: Index, journal: Journal) -> Tolerance:
