@@ -41,9 +41,8 @@ _NOT_YET = """
 _RAN = """
     On one H100: `make gpu` in 184 s, 74 of them for every test of a GPU; and on Ray audits of 50,000 paragraphs by one
     actor and by four that shared the card, one of which was killed: [the same
-    bytes](../../benchmarks/NOTES.md#a-whole-audit-on-an-h100). Micro-batches of 65,536 tokens by default,
-    packed ones, and super-tiles on the actors that embedded are newer than the rates: the audits and 158 tests ran with
-    them. Never tried: another card, several cards, and a cluster whose GPU nodes come and go, which tests imitate.
+    bytes](../../benchmarks/NOTES.md#a-whole-audit-on-an-h100). Never tried: another card, several cards, and a
+    cluster whose GPU nodes come and go, which tests imitate.
 """
 _PARTS = {"tokens/s": "embedding beside sentence-transformers", "texts/s": "the layers"}
 """What `make gpu` measures after the pairs of texts, by the unit of its rates."""

@@ -1,6 +1,6 @@
 """`tempscale verify` on real vectors: planted faults found and named, clean indexes that pass, a sample of a million rows.
 
-    python -m benchmarks.verifying [--rows N] [--draws N] [--sample N] [--million N] [--corpus FILE]
+    python -m benchmarks.verifying [--alone N] [--together N] [--draws N] [--sample N] [--million N] [--corpus FILE]
 
 Vectors are sentence-transformers' own, of all-MiniLM on Wikipedia paragraphs (docstrings without them). Six of the eight
 faults are made by its options or, where onnxruntime, onnx and onnxscript are installed, by a model that ONNX Runtime runs.
@@ -30,8 +30,6 @@ from benchmarks.socm import WIKIPEDIA
 from tempscale.model.checkpoint import default_model
 
 PARAGRAPHS = WIKIPEDIA / "paragraphs_100k.parquet"
-ROWS, DRAWS, SAMPLE, MILLION = 10_000, 100, 300, 1_000_000
-"""Rows in which faults are planted; clean draws and the sample of each; rows of the large index."""
 DISTINCT, SAMPLE_OF_MILLION = 20_000, 3000
 """The large index repeats so many rows."""
 SHARE = 100
@@ -43,6 +41,17 @@ _WINDOW, _DIMS, _SCALE = 64, 256, 0.0016
 Embed = Callable[[Sequence[str]], np.ndarray]
 
 
+class Index(NamedTuple):
+    """Texts and the model's vectors of them."""
+
+    texts: list[str]
+    vectors: np.ndarray
+
+    def first(self, rows: int) -> Index:
+        """Its first rows."""
+        return Index(self.texts[:rows], self.vectors[:rows])
+
+
 class Fault(NamedTuple):
     """A mistake, the vectors that it gives, and the cause that a run should name."""
 
@@ -50,22 +59,35 @@ class Fault(NamedTuple):
     cause: str
 
 
-def measure(**sizes: Any) -> list[dict[str, Any]]:
-    """All rows of `found`."""
-    return [*found(**sizes)]
+class Sizes(NamedTuple):
+    """How much is measured; what has no rows or draws is left out."""
+
+    alone: int = 10_000
+    """Rows of an index with one fault."""
+    together: int = 100_000
+    """Rows of an index with all of them."""
+    draws: int = 100
+    """Samples of clean indexes."""
+    sample: int = 300
+    """Rows of each."""
+    million: int = 1_000_000
+    """Rows of the large index."""
 
 
-def found(
-    rows: int = ROWS, draws: int = DRAWS, sample: int = SAMPLE, million: int = MILLION, corpus: Path = PARAGRAPHS
-) -> Iterator[dict[str, Any]]:
+def measure() -> list[dict[str, Any]]:
+    """All rows of `found`, on Wikipedia."""
+    return [*found(Sizes(), PARAGRAPHS)]
+
+
+def found(sizes: Sizes, corpus: Path) -> Iterator[dict[str, Any]]:
     """What was found and named of each fault, alone and together; false alarms of clean draws; the cost of a large index."""
     with tempfile.TemporaryDirectory(prefix="tempscale-verifying-") as name:
-        folder, texts = Path(name), _texts(corpus, rows)
-        right = _sentence_transformers()(texts)
-        yield from _planted(folder, texts, right)
-        yield from _clean(folder, texts, right, (draws, sample))
-        if million:
-            yield _large(folder, texts, right, million)
+        folder, texts = Path(name), _texts(corpus, max(sizes.alone, sizes.together))
+        index = Index(texts, _sentence_transformers()(texts))
+        yield from _planted(folder, index, sizes)
+        yield from _clean(folder, index.first(sizes.alone), sizes)
+        if sizes.million:
+            yield _large(folder, index.first(sizes.alone), sizes.million)
 
 
 def _texts(corpus: Path, count: int) -> list[str]:
@@ -184,30 +206,37 @@ def _faults(folder: Path, other: str) -> dict[str, Fault]:
     }
 
 
-def _planted(folder: Path, texts: list[str], right: np.ndarray) -> Iterator[dict[str, Any]]:
+def _planted(folder: Path, index: Index, sizes: Sizes) -> Iterator[dict[str, Any]]:
     """Each fault alone in one row of a hundred, then all eight in one index."""
     other = _other_model(folder)
-    faults, random = _faults(folder, other), np.random.default_rng(0)
-    long = np.array([k for k, text in enumerate(texts) if k and len(text) > _LONG])
-    each = max(1, len(texts) // SHARE)
-    chosen = random.permutation(long)[: each * len(faults)]
-    places = dict(zip(faults, np.array_split(chosen, len(faults)), strict=True))
-    # The rows of one fault are one vector each: those of cut dimensions are shorter.
-    wrong = {name: _wrong(fault, texts, places[name], name) for name, fault in faults.items()}
-    for names in [*([name] for name in faults), list(faults)]:
+    faults = _faults(folder, other)
+    indexes = [(index.first(sizes.alone), [name]) for name in faults if sizes.alone]
+    indexes += [(index.first(sizes.together), [*faults])] if sizes.together else []
+    for (texts, right), names in indexes:
+        places = _places(texts, [*faults])
         vectors, causes = list[np.ndarray](right), dict[str, str]()
         for name in names:
-            for k, vector in zip(places[name].tolist(), wrong[name], strict=True):
+            # The rows of cut dimensions are shorter than others, so each is a vector of its own.
+            for k, vector in zip(places[name], _wrong(faults[name], texts, places[name], name), strict=True):
                 vectors[k] = vector
                 causes[f"t{k}"] = faults[name].cause
-        index = _written(folder / "planted.parquet", texts, vectors)
+        file = _written(folder / "planted.parquet", texts, vectors)
         what = names[0] if len(names) == 1 else "all eight"
-        yield _found(what, causes, _verified(folder, index, "--sample", "all", "--candidate", other))
+        yield _found(
+            f"{what}, {len(texts):,} rows", causes, _verified(folder, file, "--sample", "all", "--candidate", other)
+        )
 
 
-def _wrong(fault: Fault, texts: list[str], rows: np.ndarray, name: str) -> np.ndarray:
+def _places(texts: list[str], faults: Sequence[str]) -> dict[str, list[int]]:
+    """The rows of each fault: one in a hundred, of long texts."""
+    long = np.array([k for k, text in enumerate(texts) if k and len(text) > _LONG])
+    chosen = np.random.default_rng(0).permutation(long)[: max(1, len(texts) // SHARE) * len(faults)]
+    return {name: rows.tolist() for name, rows in zip(faults, np.array_split(chosen, len(faults)), strict=True)}
+
+
+def _wrong(fault: Fault, texts: list[str], rows: Sequence[int], name: str) -> np.ndarray:
     above = 1 if name == "shifted rows" else 0
-    return fault.made([texts[k - above] for k in rows.tolist()])
+    return fault.made([texts[k - above] for k in rows])
 
 
 def _found(what: str, causes: dict[str, str], run: dict[str, Any]) -> dict[str, Any]:
@@ -226,8 +255,9 @@ def _found(what: str, causes: dict[str, str], run: dict[str, Any]) -> dict[str, 
 # ---------------------------------------------------------------------------------------------- clean indexes
 
 
-def _clean(folder: Path, texts: list[str], right: np.ndarray, draws: tuple[int, int]) -> Iterator[dict[str, Any]]:
+def _clean(folder: Path, index: Index, sizes: Sizes) -> Iterator[dict[str, Any]]:
     """Samples of clean indexes in four formats, and of ONNX Runtime's vectors: no row may be wrong."""
+    texts, right = index
     indexes = {
         "float32": (right, ()),
         "float16": (right.astype(np.float16), ()),
@@ -235,14 +265,13 @@ def _clean(folder: Path, texts: list[str], right: np.ndarray, draws: tuple[int, 
         "int8": (np.clip(np.rint(right / _SCALE), -128, 127).astype(np.int8), (f"scale = {_SCALE}",)),
     }
     if _has_onnx():
-        indexes["float32 of ONNX Runtime"] = (_onnx(folder, "mean")(texts[: draws[1]]), ())
-    count, size = draws
+        indexes["float32 of ONNX Runtime"] = (_onnx(folder, "mean")(texts[: sizes.sample]), ())
     for name, (vectors, settings) in indexes.items():
-        index = _written(folder / "clean.parquet", texts[: len(vectors)], list(vectors), settings)
+        file = _written(folder / "clean.parquet", texts[: len(vectors)], list(vectors), settings)
         by_onnx = name not in ("float32", "float16", "bfloat16", "int8")
-        each = 1 if by_onnx else count // 4
-        sampled = "all" if by_onnx else str(size)
-        runs = [_verified(folder, index, "--sample", sampled, "--seed", str(seed)) for seed in range(each)]
+        each = 1 if by_onnx else sizes.draws // 4
+        sampled = "all" if by_onnx else str(sizes.sample)
+        runs = [_verified(folder, file, "--sample", sampled, "--seed", str(seed)) for seed in range(each)]
         if not runs:
             continue
         failed, seconds = sum(bool(run["wrong"]) for run in runs), sum(run["seconds"] for run in runs)
@@ -252,8 +281,9 @@ def _clean(folder: Path, texts: list[str], right: np.ndarray, draws: tuple[int, 
         }  # fmt: skip
 
 
-def _large(folder: Path, texts: list[str], right: np.ndarray, count: int) -> dict[str, Any]:
+def _large(folder: Path, index: Index, count: int) -> dict[str, Any]:
     """The cost of a sample of a large index."""
+    texts, right = index
     schema = pa.schema([("id", pa.string()), ("text", pa.string()), ("embedding", pa.list_(pa.float32()))])
     file, distinct = folder / "large.parquet", min(DISTINCT, len(texts), count)
     columns = [pa.array(texts[:distinct]), pa.array(list(right[:distinct]), schema.field("embedding").type)]
@@ -305,14 +335,15 @@ def _verified(folder: Path, index: Path, *options: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _arguments() -> dict[str, Any]:
+def _arguments() -> tuple[Sizes, Path]:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.verifying", description=__doc__.splitlines()[0])
-    for name, default in (("rows", ROWS), ("draws", DRAWS), ("sample", SAMPLE), ("million", MILLION)):
+    for name, default in Sizes()._asdict().items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--corpus", type=Path, default=PARAGRAPHS, help="a Parquet file with a column text")
-    return vars(parser.parse_args())
+    asked = vars(parser.parse_args())
+    return Sizes(**{name: asked[name] for name in Sizes._fields}), asked["corpus"]
 
 
 if __name__ == "__main__":
-    for row in found(**_arguments()):
+    for row in found(*_arguments()):
         print(json.dumps(row), flush=True)

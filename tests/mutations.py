@@ -1284,6 +1284,14 @@ VERIFY = Subject(
         f"{JOBS}/verify/summary.py",
         ("tables_of", "judged.of_all", "False"),
         ("_by_neighbours", "cosines[among == own] = -np.inf", "pass"),
+        ("_edited", "causes.get(text_id) == OF_ANOTHER or not known.is_edited(row)", "not known.is_edited(row)"),
+        ("_edited", "causes.get(text_id) == OF_ANOTHER or not known.is_edited(row)", "causes.get(text_id) == OF_ANOTHER"),
+        ("_edited", "is_that or causes.get(text_id) == PROBABLY_EDITED", "is_that"),
+        ("_edited", "is_that or causes.get(text_id) == PROBABLY_EDITED", "causes.get(text_id) == PROBABLY_EDITED"),
+    )
+    + of(
+        f"{JOBS}/verify/earlier.py",
+        ("read", "{name: facts[name] for name in (...) if name in facts} == model.identity()", "True"),
     )
     + of(
         f"{JOBS}/verify/findings.py",
@@ -1304,7 +1312,55 @@ VERIFY = Subject(
     ),
 )
 
+SOURCES = Subject(
+    "where vectors of your own come from",
+    tuple(f"tests/jobs/corpus/test_{name}.py" for name in ("stores", "postgres", "qdrant", "iceberg")),
+    of(
+        f"{JOBS}/corpus/address.py",
+        ("address", "name not in known", "False"),
+        ("address", "not value or name in settings", "name in settings"),
+    )
+    + of(
+        f"{JOBS}/corpus/arrays.py",
+        ("parts", "len(set(rows.values())) != 1", "False"),
+        ("check_rows_beside", "count != rows", "False"),
+        ("check_beside", '"://" in file', "False"),
+        ("_member", "info.compress_type != zipfile.ZIP_STORED", "False"),
+        ("_member", '"F" if is_fortran else "C"', '"C"'),
+    )
+    + of(
+        f"{JOBS}/corpus/faiss_files.py",
+        ("parts", "settings and not np.array_equal(ids, np.arange(len(ids)))", "False"),
+        ("_vectors", "ids if names is None else names[ids]", "ids"),
+        ("_vectors", 'np.argsort(ids, kind="stable")', "np.arange(len(ids))"),
+    )
+    + of(
+        f"{JOBS}/corpus/postgres.py",
+        ("_where", 'at and ":" in user', "False"),
+        ("_opened", "keys != count", "False"),
+        ("_key", "wanted not in unique", "False"),
+        (
+            "_reading",
+            "isinstance(error, OperationalError) or error.sqlstate in _GONE",
+            "isinstance(error, OperationalError)",
+        ),
+        ("_table", "row[1] not in _TABLES", "False"),
+        ("parts", 'column.type == "bit" and column.size % 8', "False"),
+    )
+    + of(
+        f"{JOBS}/corpus/qdrant.py",
+        ("_where", '"://" not in place and settings.get(_TRUST) != "trusted"', "False"),
+        ("batches", "passed >= first", "True"),
+        ("_client", 'not os.path.isfile(os.path.join(place, "meta.json"))', "False"),
+    )
+    + of(
+        f"{JOBS}/corpus/iceberg.py",
+        ("_check_below", "not below", "False"),
+        ("parts", "task.delete_files", "False"),
+    ),
+)
+
 SUBJECTS = (
-    VERIFY, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
+    VERIFY, SOURCES, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
     BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE,
 )  # fmt: skip

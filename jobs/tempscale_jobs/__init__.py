@@ -67,6 +67,7 @@
       compare             stored vectors against the model's, and which are wrong
       variants            what people get wrong when they embed
       explain             wrong rows, embedded again in these ways
+      earlier             which texts were edited since an earlier audit
     nights/               nightly audits
       night               the end of a night
       gate                thresholds and drift

@@ -35,7 +35,7 @@ def check_inputs(config: AuditConfig) -> None:
         if all(widths):
             _check_same_width(*(width for ((width, _),) in widths))
     if config.verification is not None:
-        verification.check_rows(config.verification)
+        verification.check_inputs(config.verification)
 
 
 def check_unchanged(config: AuditConfig, finished: dict[str, Any]) -> None:

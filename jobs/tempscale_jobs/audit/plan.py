@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -20,6 +20,8 @@ from tempscale.collapse.tiles import block_size, panel_size
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
+from tempscale_jobs.config.sections import Encoding
+from tempscale_jobs.config.verify import OneModel, VerifyConfig
 from tempscale_jobs.corpus.preview import preview
 from tempscale_jobs.corpus.shards import TextShards
 from tempscale_jobs.corpus.vectors import Vectors
@@ -29,7 +31,12 @@ from tempscale_jobs.runs import folder, places
 from tempscale_jobs.runs.journal import duration
 from tempscale_jobs.steps import by_length, probe
 from tempscale_jobs.urls import masked
+from tempscale_jobs.verify import stage as verification
 from tempscale_jobs.workers import bfloat16
+
+if TYPE_CHECKING:
+    from tempscale.model.encoder import Encoder
+    from tempscale.model.gathering import Encoded
 
 MEASURED_TEXTS = 48
 _LOOKED_AT = 2000
@@ -60,6 +67,20 @@ class Rates:
     """For one pair of the SOCM sample."""
     cosine_seconds: float
     """For one pair of the corpus."""
+
+
+class Verified(NamedTuple):
+    """The cost of the vectors that [verify] compares, on one core."""
+
+    texts: int
+    mean_tokens: float
+    token_seconds: float
+    weights_bytes: int
+
+    @property
+    def tokens(self) -> float:
+        """Tokens that are embedded again."""
+        return self.texts * self.mean_tokens
 
 
 @dataclass(frozen=True)
@@ -98,13 +119,14 @@ def plan(config: AuditConfig) -> Plan:
             width = len(sample.items[0].embedding)
             seconds = _cosine_seconds(width, config.analysis.neighbours)
             rates = [Rates(width, 0.0, 0.0, 0.0, 0, 0.0, 0.0, seconds)]
-        else:
-            models = folder.find_models(config)
-            sample = preview(TextShards(config.corpus, config.embedding, config.out), _LOOKED_AT, config.seed, config.out)
-            if not sample.items:
-                raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable text")
-            texts = [item.text for item in sample.items]
-            rates = [measured(config, model, texts) for model in models]
+            verified = None if config.verification is None else _verified(config.verification)
+            return replace(estimated(config, sample.usable, rates, cores, verified), left_out=sample.left_out)
+        models = folder.find_models(config)
+        sample = preview(TextShards(config.corpus, config.embedding, config.out), _LOOKED_AT, config.seed, config.out)
+        if not sample.items:
+            raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable text")
+        texts = [item.text for item in sample.items]
+        rates = [measured(config, model, texts) for model in models]
         return replace(estimated(config, sample.usable, rates, cores), left_out=sample.left_out)
 
 
@@ -112,7 +134,21 @@ PROBED = 100
 """About how many texts the prefix gap needs for its target error: 77 of Wikipedia's paragraphs with all-MiniLM."""
 
 
-def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int) -> Plan:
+def _verified(config: VerifyConfig) -> Verified:
+    """The cost of the vectors that [verify] compares."""
+    (model, *_), (contents, *_) = folder.find_models(config), verification.contents(config)
+    sample = preview(contents, _LOOKED_AT, config.seed, config.out)
+    if not sample.items:
+        raise UsageError(f"corpus '{masked(config.embeddings.source)}' has no row with a text and a vector for [verify]")
+    encoder = _encoder(config.embedding, model)
+    timed = _timed(encoder, model, [item.text for item in sample.items])
+    texts = sample.usable if config.sample == "all" else min(config.sample, sample.usable)
+    return Verified(texts, float(timed.lengths.mean()), timed.token_seconds, _weights_bytes(encoder))
+
+
+def estimated(
+    config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int, verified: Verified | None = None
+) -> Plan:  # fmt: skip
     """The plan of a run over `corpus_texts` usable texts, from the rates of each model, or of user-supplied embeddings."""
     vectors_given = config.corpus.embedding_column is not None
     analysis, temperatures = config.analysis, len(config.temperatures())
@@ -140,8 +176,13 @@ def estimated(config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], co
         disk += temperatures * (texts * text_bytes + factor_bytes)
         blocks = 2 * 4 * rate.width * min(texts, block_size(texts, rate.width))
         largest = max(largest, rate.weights_bytes + blocks)
+    if verified is not None:
+        tokens += verified.tokens
+        seconds += verified.tokens * verified.token_seconds / min(workers, cores)
+        largest = max(largest, verified.weights_bytes)
     memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * _DRIVER_BYTES
-    driver = _DRIVER_BASE_BYTES + (0 if vectors_given else _MODELS_BYTES) + texts * _DRIVER_BYTES
+    runs_no_model = vectors_given and verified is None
+    driver = _DRIVER_BASE_BYTES + (0 if runs_no_model else _MODELS_BYTES) + texts * _DRIVER_BYTES
     return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers, driver)
 
 
@@ -166,33 +207,24 @@ def _socm_work(analysis: Analysis, texts: int) -> tuple[int, int, int]:
     return groups * a_group + ranked, ranked, groups * a_group * (a_group - 1) // 2
 
 
+class _Timed(NamedTuple):
+    """Some texts embedded by a model on one core."""
+
+    encoded: Encoded
+    """A few of them, with factors."""
+    lengths: np.ndarray
+    """Tokens of each text that the model can take."""
+    token_seconds: float
+
+
 def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rates:
     """The rates of a model on one core of this machine, measured on some of these texts."""
     import torch
-    from transformers.utils import logging
 
-    from tempscale.model.encoder import Encoder
     from tempscale.second_order.socm import socm_tile
 
-    torch.set_num_threads(1)
-    logging.disable_progress_bar()
-    encoder = Encoder.load(
-        model.name,
-        max_length=model.max_length,
-        prompt=model.document_prompt,
-        long=config.embedding.long,
-        precision=_precision(config.embedding.precision),
-        device="cpu",
-    )
-    tokens = encoder.tokenizer(texts, isolate=True)
-    good = [k for k in range(len(texts)) if k not in tokens.failed]
-    if not good:
-        raise UsageError(f"model {model.label}: {tokens.failed[0]}, and so on each of {len(texts):,} texts of the corpus")
-    lengths = np.array(tokens.lengths)[good]
-    few = tokens.take(good[:: max(1, len(good) // MEASURED_TEXTS)])
-    begun = time.process_time()
-    encoded = encoder.encode_tokens(few, factors=True)
-    token_seconds = (time.process_time() - begun) / int(encoded.tokens.sum())
+    encoder = _encoder(config.embedding, model)
+    encoded, lengths, token_seconds = _timed(encoder, model, texts)
     assert encoded.factors is not None
     means, factors = torch.stack([m for m, _ in encoded.factors]), [f for _, f in encoded.factors]
     socm_tile(means[:1], factors[:1], means[:1], factors[:1])  # Compile it before timing it.
@@ -200,11 +232,46 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
     socm_tile(means, factors, means, factors)
     socm_seconds = (time.process_time() - begun) / len(factors) ** 2
     prefixes = probe.up_to(encoder.tokenizer.max_length)
-    width, weights = encoded.embeddings.shape[1], sum(p.numel() * 4 for p in encoder.model.parameters())
+    width = encoded.embeddings.shape[1]
     return Rates(
-        width, weights, float(lengths.mean()), float((lengths >= max(prefixes, default=0)).mean()), sum(prefixes),
-        token_seconds, socm_seconds, _cosine_seconds(width, config.analysis.neighbours),
+        width, _weights_bytes(encoder), float(lengths.mean()), float((lengths >= max(prefixes, default=0)).mean()),
+        sum(prefixes), token_seconds, socm_seconds, _cosine_seconds(width, config.analysis.neighbours),
     )  # fmt: skip
+
+
+def _encoder(embedding: Encoding | OneModel, model: folder.Model) -> Encoder:
+    """The model on one core."""
+    import torch
+    from transformers.utils import logging
+
+    from tempscale.model.encoder import Encoder
+
+    torch.set_num_threads(1)
+    logging.disable_progress_bar()
+    return Encoder.load(
+        model.name,
+        max_length=model.max_length,
+        prompt=model.document_prompt,
+        long=embedding.long,
+        precision=_precision(embedding.precision),
+        device="cpu",
+    )
+
+
+def _timed(encoder: Encoder, model: folder.Model, texts: list[str]) -> _Timed:
+    """Embed a few of these texts."""
+    tokens = encoder.tokenizer(texts, isolate=True)
+    good = [k for k in range(len(texts)) if k not in tokens.failed]
+    if not good:
+        raise UsageError(f"model {model.label}: {tokens.failed[0]}, and so on each of {len(texts):,} texts of the corpus")
+    few = tokens.take(good[:: max(1, len(good) // MEASURED_TEXTS)])
+    begun = time.process_time()
+    encoded = encoder.encode_tokens(few, factors=True)
+    return _Timed(encoded, np.array(tokens.lengths)[good], (time.process_time() - begun) / int(encoded.tokens.sum()))
+
+
+def _weights_bytes(encoder: Encoder) -> int:
+    return sum(weights.numel() * 4 for weights in encoder.model.parameters())
 
 
 def _precision(asked: str) -> Literal["float32", "tf32", "bfloat16"]:

@@ -60,6 +60,15 @@ Candidates = Annotated[
     Option("--candidate", "Model and temperature", "M"),
     Field(description="Models that may have made the vectors that are not the model's."),
 ]
+Earlier = Annotated[
+    str | None,
+    Option("--earlier", "Model and temperature", "RUN"),
+    Field(
+        min_length=1,
+        description="A finished audit of the same texts, from about when the vectors were made: it proves which texts were "
+        "edited since.",
+    ),
+]
 MaxWrong = Annotated[
     float,
     Option("--max-wrong", "The gate", "S"),
@@ -145,6 +154,7 @@ class VerifyConfig(Command):
     embedding: OneModel = Field(default_factory=lambda: OneModel.model_validate({}), description="Which model.")
     computed: Computed = "float32"
     candidates: Candidates = Field([])
+    earlier: Earlier = None
     max_wrong: MaxWrong = 0.0
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 
@@ -188,13 +198,15 @@ class OfAudit(Strict):
     by: By = Field([])
     computed: Computed = "float32"
     candidates: Candidates = Field([])
+    earlier: Earlier = None
     max_wrong: MaxWrong = 0.0
-    without_option: ClassVar[frozenset[str]] = frozenset({"sample", "by", "computed", "candidates", "max_wrong"})
+    shared: ClassVar[frozenset[str]] = frozenset({"sample", "by", "computed", "candidates", "earlier", "max_wrong"})
+    """The settings that `tempscale verify` has too."""
+    without_option: ClassVar[frozenset[str]] = shared
 
     def of(self, corpus: Corpus, **run: Any) -> VerifyConfig:
         """The configuration of `tempscale verify` for the vectors of a corpus; `run` has its folder, seed and execution."""
-        same = ("sample", "by", "computed", "candidates", "max_wrong")
         model = {"models": [self.model], "max_length": self.max_length, "prompts": self.prompts}
         vectors = OfCorpus.model_validate({name: getattr(corpus, name) for name in _OF_CORPUS})
-        settings = {name: getattr(self, name) for name in same}
+        settings = {name: getattr(self, name) for name in sorted(self.shared)}
         return VerifyConfig.model_validate({"embeddings": vectors, "embedding": model} | settings | run)

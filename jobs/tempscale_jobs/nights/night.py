@@ -18,7 +18,7 @@ from tempscale_jobs.nights import gate
 from tempscale_jobs.nights import record as history
 from tempscale_jobs.report.text import count, model_at
 from tempscale_jobs.runs import folder as runs
-from tempscale_jobs.runs.folder import Run
+from tempscale_jobs.runs.folder import Run, parts_of_texts
 from tempscale_jobs.runs.inventory import PRUNED
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.nights import GATE
@@ -318,9 +318,5 @@ def _full(night: Night, folder: str) -> str:
 
 def _contents(storage: Storage) -> pl.DataFrame | None:
     """Id and content digest of every text of a run; None where they were pruned."""
-    parts = storage.list("texts", ".parquet")
-    if not parts:
-        return None
-    first = parts[0].rpartition("/")[0]  # Every model and temperature has the same texts, except rejected ones.
-    first_parts = [name for name in parts if name.startswith(f"{first}/")]
-    return pl.concat(storage.read_frames(first_parts, ["text_id", "content_sha"]))
+    parts = parts_of_texts(storage)
+    return pl.concat(storage.read_frames(parts, ["text_id", "content_sha"])) if parts else None

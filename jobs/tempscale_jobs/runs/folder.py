@@ -400,6 +400,13 @@ def finished(folder: str, called: str = "", mend: str = "") -> Storage:
     return storage
 
 
+def parts_of_texts(storage: Storage) -> list[str]:
+    """The parts of texts/ of the first model and temperature; all have the same texts. None if they were pruned."""
+    names = storage.list("texts", ".parquet")
+    first = names[0].rpartition("/")[0] if names else ""
+    return [name for name in names if name.startswith(f"{first}/")]
+
+
 def names_of(command: str) -> tuple[str, ...]:
     """The names of files and folders that runs of a command make, except begun.json."""
     command_class = declared(command)

@@ -38,7 +38,7 @@ _FOUND = f"i.find_spec({FOLDER!r}).submodule_search_locations"
 that shares a disk with the head; its `py_modules` are not."""
 _WRITTEN = ("out", "execution.cache", "record.history")
 """Settings with folders that must outlive a job."""
-_READ = ("source", "corpus", "queries", "qrels", "models", "model", "audits", "baseline", "texts", "candidates")
+_READ = ("source", "corpus", "queries", "qrels", "models", "model", "audits", "baseline", "texts", "candidates", "earlier")
 """Settings that may name what a run reads."""
 
 

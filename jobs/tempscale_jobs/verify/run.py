@@ -21,7 +21,7 @@ def verify(config: VerifyConfig, journal: Journal, *, fresh: bool = False) -> Ru
     """
     with lifecycle.locked(config, journal, fresh=fresh) as opening:
         if opening.will_read:
-            verification.check_rows(config)
+            verification.check_inputs(config)
         with opening.run() as life:
             if not _finished(config, life, journal):
                 _verify_all(config, life, journal)

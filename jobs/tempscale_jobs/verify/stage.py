@@ -24,7 +24,7 @@ from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.verify import compare, computed, explain, findings, sample, summary
+from tempscale_jobs.verify import compare, computed, earlier, explain, findings, sample, summary
 from tempscale_jobs.verify.compare import Rules, Tolerance
 from tempscale_jobs.verify.joined import join, keep_rejected
 from tempscale_jobs.verify.words import whole
@@ -65,8 +65,9 @@ def contents(config: VerifyConfig) -> list[StoredVectors]:
     ]
 
 
-def check_rows(config: VerifyConfig) -> None:
-    """Raise a UsageError if a source has no row, or lacks a column."""
+def check_inputs(config: VerifyConfig) -> None:
+    """Raise a UsageError if a source has no row, or lacks a column, or the earlier run knows no texts."""
+    earlier.check(config)
     for of in contents(config):
         sources.check_rows(of.corpus, config.out, sources.records(of.corpus, of.columns, config.out))
 
@@ -116,7 +117,7 @@ def verified(
     for candidate in run.models[1:]:
         with Crew(run, cluster, candidate, config.embedding) as crew:
             _explain(run, crew, candidate, explain.pieces(run, candidate, files, rules), journal)
-    tables = summary.tables_of(run, judged, config.by, [piece.files[0] for piece in every])
+    tables = summary.tables_of(run, config, judged, [piece.files[0] for piece in every])
     if len(sides) > 1:
         keep_rejected(sides[1][0], run.storage)
     read = {name: index.facts() for name, (_, index) in zip(("embeddings", "texts"), sides, strict=False)}

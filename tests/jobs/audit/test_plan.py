@@ -76,6 +76,16 @@ def test_embeddings_of_one_s_own_take_pairs_alone():
     assert found.disk_bytes == 10_000 * (800 + 120 + 10 * (8 * 10 + 20))
 
 
+def test_vectors_that_are_verified_are_embedded_again():
+    given, verified = plan.Rates(100, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 1e-8), plan.Verified(3000, 50.0, 1e-3, 5 << 20)
+    own = resolve({"corpus": {"source": "x", "embedding_column": "v"}, "execution": {"workers": 2}})
+    without, with_them = (plan.estimated(own, 10_000, (given,), 4, each) for each in (None, verified))
+    assert with_them.tokens == 3000 * 50
+    assert with_them.seconds - without.seconds == pytest.approx(3000 * 50 * 1e-3 / 2)
+    assert with_them.memory_bytes - without.memory_bytes == 2 * ((5 << 20) - 2 * 4 * 100 * 1024)
+    assert with_them.driver_bytes - without.driver_bytes == 180 << 20
+
+
 def looked_at(**corpus):
     """The numbers of the texts that a plan measures, and how many it takes for usable."""
     settings = resolve({"corpus": corpus})

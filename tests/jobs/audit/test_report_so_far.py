@@ -60,7 +60,11 @@ class Kept(Observer):
     ("analysis", "next_stage"),
     [
         pytest.param({"socm_sample": 16}, "covariance factors", marks=pytest.mark.soak), ({"socm_groups": 10}, "SOCM"),
-        ({"socm_sample": 0, "probe_sample": 0, "socm_top_over": "corpus", "worst_pairs": 5}, "texts of largest"),
+        pytest.param(
+            {"socm_sample": 0, "probe_sample": 0, "socm_top_over": "corpus", "worst_pairs": 5},
+            "texts of largest",
+            marks=pytest.mark.soak,
+        ),
     ],
     ids=["sample", "groups", "worst pairs"],
 )  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 import stored_tables
 import torch
 from command_line import in_process
-from whole_run import corrected, digests
+from whole_run import corrected, digests, tuned
 
 from tempscale.correction.fit import fit
 from tempscale.optional import install
@@ -116,6 +116,21 @@ def test_what_verify_finds_is_what_it_finds_in_parquet(tmp_path, written, small_
         options = ("--model", small_model, "--sample", "100", "--by", "source", "--workers", "1", "--out", str(out))
         code, _, err = in_process("verify", "--embeddings", written(source), *options)
         assert code == 1, err
+        tables.append({name: value for name, value in digests(out).items() if name.startswith("tables/")})
+    assert tables[0]
+    assert tables[0] == tables[1]
+
+
+@pytest.mark.proof
+def test_what_tune_measures_of_texts_in_a_database_is_what_it_measures_in_parquet(tmp_path, written, small_model):
+    tables = []
+    for source in ("parquet", "postgres"):
+        out = tmp_path / source
+        tuned({
+            "out": str(out), "corpus": {"source": written(source)}, "execution": {"workers": 1},
+            "embedding": {"models": [small_model], "temperatures": [1.0, 0.8]},
+            "choosing": {"layers": False, "intervals": [0, 10]},
+        })  # fmt: skip
         tables.append({name: value for name, value in digests(out).items() if name.startswith("tables/")})
     assert tables[0]
     assert tables[0] == tables[1]

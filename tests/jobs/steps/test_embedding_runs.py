@@ -71,7 +71,7 @@ def strict_model(small_model, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("long", ["truncate", "chunk"])
+@pytest.mark.parametrize("long", ["truncate", pytest.param("chunk", marks=pytest.mark.soak)])
 def test_texts_that_the_tokenizer_fails_on_are_recorded_and_change_no_other(run, texts, strict_model, tmp_path, long):
     strange = [{"id": "strange", "text": "a \U0001f4a5 here"}, {"id": "too", "text": "\U0001f4a5"}]
     settings = {"max_length": 32, "long": long}

@@ -218,6 +218,11 @@ def test_with_the_image_s_code_nothing_travels(told, night):
         ("-- audit conf/.hidden.toml --out /x", "'conf/.hidden.toml'"),
         ("--working-dir conf/texts -- audit conf/nightly.toml --corpus s3://x --out /x", "nightly.toml"),
         ("-- audit conf/ignored.toml --out /x", "'secrets/a.jsonl'"),
+        ("-- audit conf/verified.toml --out /x", "'secrets/model'"),
+        *[
+            (f"-- verify --embeddings s3://a/b.parquet {option} conf --out /x", "'conf'")
+            for option in ("--model", "--texts", "--candidate", "--earlier")
+        ],
     ],
 )
 def test_what_cannot_run_as_a_job_is_told_here_with_exit_code_2(told, night, given, named):
@@ -227,6 +232,11 @@ def test_what_cannot_run_as_a_job_is_told_here_with_exit_code_2(told, night, giv
     (night / "secrets").mkdir()
     (night / "secrets" / "a.jsonl").write_text("{}")
     (night / "ignored.toml").write_text('[corpus]\nsource = "secrets/a.jsonl"\n')
+    (night / "secrets" / "model").mkdir()
+    (night / "secrets" / "model" / "config.json").write_text("{}")
+    (night / "verified.toml").write_text(
+        '[corpus]\nsource = "s3://a/b"\nembedding_column = "v"\n[verify]\nmodel = "secrets/model"\n'
+    )
     (night / ".gitignore").write_text("secrets/\n")
     client = Head(DONE)
     run = told(client, *given.replace("RUN", " ".join(RUN)).split())

@@ -86,6 +86,19 @@ def test_figures_are_in_the_summary_the_findings_and_the_record_of_nights(failed
 
 
 @pytest.mark.proof
+def test_its_plan_counts_the_texts_that_are_embedded_again(night, tmp_path):
+    tokens = {}
+    for sample in (30, 60):
+        code, printed, err = in_process("audit", night("clean", tmp_path / "run", sample=sample), "--plan")
+        assert code == 0, err
+        (line,) = (line for line in printed.splitlines() if line.strip().startswith("tokens"))
+        tokens[sample] = int(line.split()[2].replace(",", ""))
+    assert 30 * 20 < tokens[30] < 30 * WINDOW
+    assert tokens[60] == pytest.approx(2 * tokens[30], abs=1)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.proof
 def test_a_clean_night_passes_and_says_so(night, ray_session, tmp_path, capsys):
     code, _, err = in_process("audit", night("clean", tmp_path / "run", sample=60), "--workers", "1")
     assert code == 0, err

@@ -1,6 +1,7 @@
 """Which stored vectors are wrong, in what shares, and what the gate and the findings make of it, from vectors alone."""
 
 from collections import Counter
+from hashlib import sha256
 
 import numpy as np
 import polars as pl
@@ -12,10 +13,11 @@ from tempscale.stored.rounding import Storage as Stored
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.strict import checked
+from tempscale_jobs.config.verify import VerifyConfig
 from tempscale_jobs.corpus.index import Index, Shard
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import gate
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.verify import ROWS, compared
@@ -48,6 +50,11 @@ def judged(folder, right, stored, days=None):
     name = run.part(PARTIALS, MODEL, run.temperatures[0], 0)
     run.storage.write_table(name, compared(DIM).build(columns))
     return run, judge(run, MODEL, [Piece(0, (), "part", (name,))], TOLERANCE)
+
+
+def asking(**settings):
+    """The configuration of a run with these settings."""
+    return checked(VerifyConfig, {"embeddings": {"source": "x.parquet"}} | settings)
 
 
 def wrong_of(judgement):
@@ -103,7 +110,7 @@ def test_shares_are_of_all_rows_and_of_each_group_with_exact_intervals(right, tm
     stored[[31, 33]] = -right[[31, 33]]
     run, judgement = judged(tmp_path, right, stored, days)
     names = [run.part(PARTIALS, MODEL, run.temperatures[0], 0)]
-    table = pl.DataFrame(summary.tables_of(run, judgement, ["day"], names)["verify_summary"])
+    table = pl.DataFrame(summary.tables_of(run, asking(by=["day"]), judgement, names)["verify_summary"])
     rows = {(row["group"], row["cause"]): row for row in table.to_dicts()}
     assert {key: (row["sampled"], row["wrong"]) for key, row in rows.items()} == {
         (None, "any"): (40, 2), (None, "not explained"): (40, 2), ("early", "any"): (30, 0), ("late", "any"): (10, 2),
@@ -111,21 +118,47 @@ def test_shares_are_of_all_rows_and_of_each_group_with_exact_intervals(right, tm
     }  # fmt: skip
     total = rows[None, "any"]
     assert (total["low"], total["high"]) == pytest.approx((beta.ppf(0.025, 2, 39), beta.ppf(0.975, 3, 38)))
-    exact = summary.tables_of(run, judgement._replace(of_all=True), [], names)["verify_summary"].to_pylist()[0]
+    exact = summary.tables_of(run, asking(), judgement._replace(of_all=True), names)["verify_summary"].to_pylist()[0]
     assert exact["low"] == exact["share"] == exact["high"] == 2 / ROWS_COMPARED
+
+
+def explained(folder, right, stored, wrong, **asked):
+    """The cause of each wrong row, its text being its id; `wrong` are their places."""
+    run, judgement = judged(folder, right, stored)
+    assert wrong_of(judgement) == wrong
+    empty = dict.fromkeys((c.name for c in ROWS.columns), "") | {"groups": []}
+    rows = [empty | {"text_id": f"t{k}", "text": f"t{k}", "vector": np.asarray(stored[k]).tolist()} for k in wrong]
+    run.storage.write_table("shards/wrong-00000000.parquet", ROWS.build_rows(rows))
+    names = [run.part(PARTIALS, MODEL, run.temperatures[0], 0)]
+    verified = pl.DataFrame(summary.tables_of(run, asking(**asked), judgement, names)["verified"])
+    return dict(verified.filter("wrong").select("text_id", "cause").iter_rows())
 
 
 def test_a_vector_of_another_row_is_told_from_one_whose_text_was_edited(right, tmp_path):
     stored = right.copy()
     stored[3], stored[5] = right[20], right[5] + 0.3 * right[6]
-    run, judgement = judged(tmp_path, right, stored)
-    rows = [dict.fromkeys((c.name for c in ROWS.columns), "") | {"groups": []} for _ in range(2)]
-    wrong = [row | {"text_id": f"t{k}", "vector": stored[k].tolist()} for row, k in zip(rows, (3, 5), strict=True)]
-    run.storage.write_table("shards/wrong-00000000.parquet", ROWS.build_rows(wrong))
-    names = [run.part(PARTIALS, MODEL, run.temperatures[0], 0)]
-    verified = pl.DataFrame(summary.tables_of(run, judgement, [], names)["verified"])
-    causes = dict(verified.filter("wrong").select("text_id", "cause").iter_rows())
-    assert causes == {"t3": summary.OF_ANOTHER, "t5": summary.EDITED}
+    assert explained(tmp_path, right, stored, [3, 5]) == {"t3": summary.OF_ANOTHER, "t5": summary.PROBABLY_EDITED}
+
+
+@pytest.mark.parametrize("fingerprint", [MODEL.fingerprint, "of another model"])
+def test_an_earlier_audit_proves_which_texts_were_edited(fingerprint, right, tmp_path):
+    """By its digest of the text, where the vector is nearest to its own text, or is the one that the audit has."""
+    then, stored = right.copy(), right.copy()
+    then[7] = stored[7] = -right[7]
+    stored[3], stored[5], stored[9], stored[11] = right[20], right[5] + 0.3 * right[6], right[9] + 0.3 * right[6], -right[11]
+    wrong, edited = [3, 5, 7, 9, 11], (3, 5, 7, 11)
+    audit = Storage(str(tmp_path / "audit"))
+    texts = ["an older text" if k in edited else f"t{k}" for k in wrong]
+    unit = then[wrong] / np.linalg.norm(then[wrong], axis=1, keepdims=True)
+    columns = {"text_id": [f"t{k}" for k in wrong], "content_sha": [sha256(text.encode()).hexdigest() for text in texts]}
+    part = pa.table(columns | {"embedding": parts.fixed_lists(unit.astype(np.float32))})
+    audit.write_table(place("texts", MODEL, Temperature.of(1.0)) + "/part-00000000.parquet", part)
+    model = {"name": "m", "fingerprint": fingerprint, "max_length": 64, "similarity": "cosine"}
+    audit.write_json("run.json", {"models": {"m": model}})
+    assert explained(tmp_path / "run", right, stored, wrong, earlier=audit.root) == {
+        "t3": summary.OF_ANOTHER, "t5": summary.EDITED, "t7": summary.EDITED if fingerprint == "f" else None,
+        "t9": summary.PROBABLY_EDITED, "t11": None,
+    }  # fmt: skip
 
 
 def test_a_sample_takes_each_group_and_length_by_its_share_and_each_row_once(tmp_path):

@@ -1,19 +1,21 @@
 """`tempscale verify`: faults that sentence-transformers planted in an index are found and named, clean indexes pass."""
 
 import json
+import shutil
 import unicodedata
 
 import numpy as np
 import polars as pl
 import pytest
-from command_line import in_process
+from command_line import in_process, said
 from golden_words import ending, masked, same
 from planted_vectors import ROWS, WINDOW
 from sentence_transformers import SentenceTransformer
-from whole_run import digests, read_record, read_tables
+from sentence_transformers.quantization import quantize_embeddings
+from whole_run import as_toml, audited, digests, read_record, read_tables
 
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.verify.summary import EDITED, OF_ANOTHER
+from tempscale_jobs.verify.summary import EDITED, OF_ANOTHER, PROBABLY_EDITED
 
 PLANTED = {
     "pooled by cls": lambda embed, texts: embed(texts, pooling="cls"),
@@ -24,7 +26,7 @@ PLANTED = {
     "stored as float16": lambda embed, texts: embed(texts).astype(np.float16).astype(np.float64),
     "cut to the first 32 of 64 dimensions": lambda embed, texts: embed(texts) * (np.arange(64) < 32),
     "2 times as long": lambda embed, texts: 2 * embed(texts),
-    EDITED: lambda embed, texts: embed([text.replace(" ", " very ", 1) for text in texts]),
+    PROBABLY_EDITED: lambda embed, texts: embed([text.replace(" ", " very ", 1) for text in texts]),
 }
 EACH = 4
 
@@ -70,10 +72,10 @@ def run(index, small_model, ray_session, tmp_path_factory):
 def test_each_planted_row_is_found_with_its_cause_and_no_other(run, index):
     table = read_tables(run[0])["verified"]
     found = dict(table.filter(pl.col("wrong")).select("text_id", "cause").iter_rows())
-    edited = [found.pop(text_id) for text_id, cause in index[1].items() if cause == EDITED]
-    assert set(edited) <= {EDITED, None}
-    assert EDITED in edited  # A random model makes all texts alike, so that another one may be nearer.
-    assert found == {text_id: cause for text_id, cause in index[1].items() if cause != EDITED}
+    edited = [found.pop(text_id) for text_id, cause in index[1].items() if cause == PROBABLY_EDITED]
+    assert set(edited) <= {PROBABLY_EDITED, None}
+    assert PROBABLY_EDITED in edited  # A random model makes all texts alike, so that another one may be nearer.
+    assert found == {text_id: cause for text_id, cause in index[1].items() if cause != PROBABLY_EDITED}
     assert len(table) == ROWS
     right = table.filter(~pl.col("wrong"))
     assert right["cause"].null_count() == len(right)
@@ -163,6 +165,27 @@ def test_a_clean_index_passes_however_it_is_stored(name, clean, small_model, ray
 
 
 @pytest.mark.proof
+def test_codes_with_a_scale_and_an_offset_for_each_dimension_are_those_of_the_model(
+    texts, embed, small_model, ray_session, tmp_path
+):
+    """As sentence-transformers makes them, by ranges of the index itself; three rows are of another prompt."""
+    wrong, right = [7, 8, 9], embed(texts).astype(np.float32)
+    right[wrong] = embed([f"query: {texts[k]}" for k in wrong])
+    codes = quantize_embeddings(right, "int8")
+    low, scale = right.min(0), (right.max(0) - right.min(0)) / 255
+    pl.DataFrame({"id": [f"d{k}" for k in range(ROWS)], "text": texts, "embedding": codes.tolist()}).write_parquet(
+        tmp_path / "index.parquet"
+    )
+    stored = {"source": str(tmp_path / "index.parquet"), "scale": scale.tolist(), "offset": (low + 128 * scale).tolist()}
+    (tmp_path / "codes.toml").write_text(as_toml({"embeddings": stored, "sample": "all", "out": str(tmp_path / "run")}))
+    options = "--model", small_model, "--max-length", str(WINDOW), "--workers", "1"
+    code, _, err = in_process("verify", str(tmp_path / "codes.toml"), *options)
+    assert code == 1, err
+    found = read_tables(tmp_path / "run")["verified"].filter("wrong").select("text_id", "cause")
+    assert dict(found.iter_rows()) == {f"d{k}": "embedded with the prompt 'query: '" for k in wrong}
+
+
+@pytest.mark.proof
 def test_a_server_in_half_precision_is_not_wrong_where_one_says_so(clean, embed, texts, small_model, ray_session, tmp_path):
     import torch
 
@@ -229,6 +252,49 @@ def test_a_candidate_explains_what_it_has_made(texts, embed, small_model, minilm
     code, printed, err = verify(tmp_path / "index.parquet", small_model, tmp_path / "run", *options)
     assert code == 0, printed + err  # Four of 120 are fewer than the half that may be.
     assert read_tables(tmp_path / "run")["verified"]["cause"].drop_nulls().to_list() == ["of the model other"] * 4
+
+
+@pytest.fixture(scope="module")
+def earlier(texts, embed, small_model, ray_session, tmp_path_factory):
+    """An audit of texts, an index of their vectors, and the same index with four of the texts edited, one of them wholly."""
+    folder, edited = tmp_path_factory.mktemp("earlier"), [*texts]
+    for k in (20, 30, 40):
+        edited[k] = texts[k].replace(" ", " very ", 1)
+    edited[50] = "Something else altogether."
+    ids = [f"d{k}" for k in range(ROWS)]
+    pl.DataFrame({"id": ids, "text": texts}).write_parquet(folder / "texts.parquet")
+    pl.DataFrame({"id": ids, "text": edited, "embedding": embed(texts).tolist()}).write_parquet(folder / "index.parquet")
+    how = {"models": [small_model], "temperatures": [1.0], "max_length": WINDOW}
+    audited({
+        "out": str(folder / "audit"), "corpus": {"source": str(folder / "texts.parquet")}, "embedding": how,
+        "analysis": {"socm_sample": 0, "probe_sample": 0}, "execution": {"workers": 1},
+    })  # fmt: skip
+    return folder
+
+
+@pytest.mark.proof
+def test_an_earlier_audit_proves_which_texts_were_edited(earlier, small_model, tmp_path):
+    options = "--sample", "all", "--earlier", str(earlier / "audit")
+    code, _, err = verify(earlier / "index.parquet", small_model, tmp_path / "run", *options)
+    assert code == 1, err
+    wrong = read_tables(tmp_path / "run")["verified"].filter("wrong")
+    assert dict(wrong.select("text_id", "cause").iter_rows()) == {f"d{k}": EDITED for k in (20, 30, 40, 50)}
+
+
+@pytest.mark.proof
+def test_an_earlier_run_that_does_not_know_the_texts_is_refused(earlier, index, run, small_model, tmp_path):
+    pruned, cut = tmp_path / "pruned", tmp_path / "cut"
+    for folder in (pruned, cut):
+        shutil.copytree(earlier / "audit", folder)
+    shutil.rmtree(pruned / "texts")
+    record = Storage(str(cut)).read_json("run.json")
+    record["config"]["corpus"]["max_characters"] = 77
+    Storage(str(cut)).write_json("run.json", record)
+    for folder, named in ((run[0], "verify"), (pruned, "pruned"), (cut, "77 characters"), (tmp_path / "none", "run.json")):
+        code, _, err = verify(index[0], small_model, tmp_path / "out", "--earlier", str(folder))
+        assert code == 2, err
+        assert named in said(err)
+        assert str(folder) in err.replace("\n", "")
 
 
 @pytest.mark.parametrize(
