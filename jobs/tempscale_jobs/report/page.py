@@ -83,7 +83,7 @@ def _shown(value: Any) -> Any:
     """
     if not isinstance(value, str) or isinstance(value, markupsafe.Markup):
         return value
-    return visible(value, "\n\t").replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
+    return visible(value, "\n\t").replace("τ ", "τ\u00a0").replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 
 def shown_in(value: Any) -> Any:

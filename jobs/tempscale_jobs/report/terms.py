@@ -33,7 +33,13 @@ TERMS = (
     Term("S1", "S1 (arXiv 2410.24200)", "Length-Induced Embedding Collapse in Transformer-based Models, arXiv 2410.24200"),
     Term("S2", "S2 (arXiv 2604.27398)", "Why Mean Pooling Works, arXiv 2604.27398"),
 )  # fmt: skip
-_FOUND = {term.symbol: re.compile(rf"(?<!\w){term.symbol}(?!\w)", re.IGNORECASE) for term in TERMS}
+_FOUND = {
+    term.symbol: re.compile(
+        rf"(?<![\w/]){term.symbol}(?![\w/])",  # None in a path.
+        re.IGNORECASE if term.symbol.isascii() and term.symbol.islower() else 0,  # A word may begin a sentence.
+    )
+    for term in TERMS
+}
 
 
 def meanings(texts: Iterable[str], known: Iterable[str] = ()) -> list[str]:

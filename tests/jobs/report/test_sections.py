@@ -6,6 +6,7 @@ from reports_by_hand import REPORTS, texts_of
 
 from tempscale_jobs.report.page import page
 from tempscale_jobs.report.sections import Drawing, Section, Table, drawn, group, tabled
+from tempscale_jobs.report.terms import explained, meanings
 
 
 @pytest.fixture(scope="module", params=REPORTS)
@@ -60,3 +61,10 @@ def test_what_is_empty_makes_no_section():
     (whole,) = group("Length", [section], sentences=["so"], folded=True)
     assert whole == Section("Length", ["so"], parts=[section], folded=True)
     assert [each.title for each in whole.walk()] == ["Length", "{t}: score by length"]
+
+
+def test_a_symbol_is_explained_where_it_is_written_and_not_in_a_path_or_in_small_letters():
+    first, second = explained(["Exposure of texts in /runs/S2/s2.", "See S2, Fig 17: exposure is 1."])
+    assert first == "Exposure of texts in /runs/S2/s2."
+    assert second == "See S2 (arXiv 2604.27398), Fig 17: exposure is 1."
+    assert [meaning.partition(":")[0] for meaning in meanings(["S1/x Hubness s2 τ"], ["τ"])] == ["hubness"]
