@@ -8,6 +8,7 @@ import importlib.util
 import os
 import re
 import string
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,21 @@ def one_thread():
     # A pytest plugin has imported numpy before any environment variable of ours could count.
     with threadpool_limits(limits=1):
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_figures():
+    """As where vl-convert is not installed: drawing charts as files takes longer than most steps of a small run."""
+    installed = importlib.import_module("vl_convert") if importlib.util.find_spec("vl_convert") else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "vl_convert", None)
+        yield installed
+
+
+@pytest.fixture
+def with_figures(without_figures, monkeypatch):
+    """As where vl-convert is installed."""
+    monkeypatch.setitem(sys.modules, "vl_convert", without_figures)
 
 
 @pytest.fixture(scope="session")

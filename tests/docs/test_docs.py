@@ -24,6 +24,7 @@ PAGES = sorted(
 )  # fmt: skip
 
 
+@pytest.mark.usefixtures("with_figures")
 @pytest.mark.parametrize("page", generate.PAGES)
 def test_generated_pages_are_current(page):
     assert (ROOT / "docs" / page).read_text("utf-8") == generate.PAGES[page](), "run: python docs/generate.py"

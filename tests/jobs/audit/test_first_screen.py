@@ -62,6 +62,7 @@ def test_the_gate_is_on_the_first_screen(verdict_, failed):
     assert gate.table.rows[0][:5] == ("mean cosine\ncosine_mean", "MiniLM at τ 1.0", "held", "0.1", "<= 1")
 
 
+@pytest.mark.usefixtures("with_figures")
 def test_every_figure_is_left_as_svg_and_png_and_old_ones_go(tmp_path):
     storage = Storage(str(tmp_path / "run"))
     storage.write("figures/old.png", b"")

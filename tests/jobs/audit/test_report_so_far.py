@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 
 import pytest
 from left_behind import Interrupt
@@ -16,12 +15,6 @@ from tempscale_jobs.runs.storage import Storage
 pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("ray_session")]
 
 SO_FAR = "This run is not complete"
-
-
-@pytest.fixture(autouse=True)
-def without_figures(monkeypatch):
-    """Figures as files take longer to draw than all steps of these runs."""
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
 
 
 @pytest.fixture(scope="module")

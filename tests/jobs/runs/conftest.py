@@ -1,8 +1,6 @@
 """Audits that the tests of run folders share: finished ones, and such that were stopped before their last step."""
 
 import json
-import sys
-from contextlib import contextmanager
 
 import pytest
 from left_behind import Interrupt
@@ -18,20 +16,6 @@ WAYS = {
 }  # fmt: skip
 """Groups of texts, read in units; and all pairs of a sample, with the worst pairs of the corpus, read at once."""
 STOPS = {"groups": Interrupt("worst pairs, τ 0.8"), "sample": Interrupt("most collapsed pairs", after=4)}
-
-
-@contextmanager
-def no_figures():
-    """As where vl-convert is not installed: drawing figures/ takes longer than all steps of these runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(sys.modules, "vl_convert", None)
-        yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def without_figures():
-    with no_figures():
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -62,8 +46,7 @@ def finished_audit(once, settings_of):
 
     def of(way):
         def make(folder):
-            with no_figures():
-                audited(settings_of(folder / "run", way))
+            audited(settings_of(folder / "run", way))
 
         return once(f"audit-{way}", make, ray=True) / "run"
 
@@ -76,7 +59,7 @@ def stopped_audit(once, settings_of):
 
     def of(way):
         def make(folder):
-            with no_figures(), pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
                 audited(settings_of(folder / "run", way), observers=[STOPS[way]])
             assert json.loads((folder / "run" / "begun.json").read_text())
 
