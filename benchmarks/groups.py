@@ -147,10 +147,10 @@ GROUPS = {
     "shrinking": Group(
         "The files and tiles of a hundred million, by shrinking",
         """With blocks of 655 rows, parts of 41 and units of 1,310, a hundredth of the usual, a million vectors of 16
-        dimensions have the files and tiles of 100 million. Operations on storage (files opened, written, listed, removed)
-        and bytes are those of all processes, memory the driver's own. The ratio is 1 where operations grow as the vectors
-        do, as in the steps that are left out; only the 1.2 million tiles, and what merges them, may grow faster. Other work
-        ran on the same cores: seconds are too many.""",
+        dimensions have the files and tiles of 100 million. Operations on storage (files opened, written, listed, asked
+        about, removed) and bytes are those of all processes, memory the driver's own. The ratio is 1 where operations grow
+        as the vectors do, in the steps that are left out or slower; only the 1.2 million tiles, and what merges them, may
+        grow faster. Other work ran on the same cores: seconds are too many.""",
         "operations a vector over those of the fewest",
         hidden=(
             "^exposure: (counts|the rest)",

@@ -30,8 +30,8 @@ from benchmarks.socm import WIKIPEDIA
 from tempscale.model.checkpoint import default_model
 
 PARAGRAPHS = WIKIPEDIA / "paragraphs_100k.parquet"
-DISTINCT, SAMPLE_OF_MILLION = 20_000, 3000
-"""The large index repeats so many rows."""
+CLEAN, DISTINCT, SAMPLE_OF_MILLION = 10_000, 20_000, 3000
+"""Rows of a clean index, and those that the large index repeats."""
 SHARE = 100
 """One row in so many has a fault."""
 _LONG = 500
@@ -60,7 +60,7 @@ class Fault(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How much is measured; what has no rows or draws is left out."""
+    """How much is measured; what has none is left out."""
 
     alone: int = 10_000
     """Rows of an index with one fault."""
@@ -82,12 +82,13 @@ def measure() -> list[dict[str, Any]]:
 def found(sizes: Sizes, corpus: Path) -> Iterator[dict[str, Any]]:
     """What was found and named of each fault, alone and together; false alarms of clean draws; the cost of a large index."""
     with tempfile.TemporaryDirectory(prefix="tempscale-verifying-") as name:
-        folder, texts = Path(name), _texts(corpus, max(sizes.alone, sizes.together))
+        folder, texts = Path(name), _texts(corpus, max(CLEAN, sizes.alone, sizes.together))
         index = Index(texts, _sentence_transformers()(texts))
         yield from _planted(folder, index, sizes)
-        yield from _clean(folder, index.first(sizes.alone), sizes)
+        if sizes.draws:
+            yield from _clean(folder, index.first(CLEAN), sizes)
         if sizes.million:
-            yield _large(folder, index.first(sizes.alone), sizes.million)
+            yield _large(folder, index.first(DISTINCT), sizes.million)
 
 
 def _texts(corpus: Path, count: int) -> list[str]:

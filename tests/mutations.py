@@ -1284,14 +1284,15 @@ VERIFY = Subject(
         f"{JOBS}/verify/summary.py",
         ("tables_of", "judged.of_all", "False"),
         ("_by_neighbours", "cosines[among == own] = -np.inf", "pass"),
-        ("_edited", "causes.get(text_id) == OF_ANOTHER or not known.is_edited(row)", "not known.is_edited(row)"),
-        ("_edited", "causes.get(text_id) == OF_ANOTHER or not known.is_edited(row)", "causes.get(text_id) == OF_ANOTHER"),
-        ("_edited", "is_that or causes.get(text_id) == PROBABLY_EDITED", "is_that"),
-        ("_edited", "is_that or causes.get(text_id) == PROBABLY_EDITED", "causes.get(text_id) == PROBABLY_EDITED"),
+        ("_edited", "2 * len(right & texts.edited) < len(right)", "True"),
+        ("_edited", "cause_of.get(text_id) == PROBABLY_EDITED and is_of_these", "False"),
+        ("_edited", "cause_of.get(text_id) != OF_ANOTHER and then is not None", "then is not None"),
+        ("_edited", "judged.rules.allows(...)", "True"),
     )
     + of(
         f"{JOBS}/verify/earlier.py",
-        ("read", "{name: facts[name] for name in (...) if name in facts} == model.identity()", "True"),
+        ("read", "_identity(facts) == model.identity()", "True"),
+        ("read", "digests[text_id] != digest", "True"),
     )
     + of(
         f"{JOBS}/verify/findings.py",

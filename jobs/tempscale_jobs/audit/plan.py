@@ -31,6 +31,7 @@ from tempscale_jobs.runs import folder, places
 from tempscale_jobs.runs.journal import duration
 from tempscale_jobs.steps import by_length, probe
 from tempscale_jobs.urls import masked
+from tempscale_jobs.verify import earlier
 from tempscale_jobs.verify import stage as verification
 from tempscale_jobs.workers import bfloat16
 
@@ -69,7 +70,7 @@ class Rates:
     """For one pair of the corpus."""
 
 
-class Verified(NamedTuple):
+class EmbeddedAgain(NamedTuple):
     """The cost of the vectors that [verify] compares, on one core."""
 
     texts: int
@@ -134,20 +135,21 @@ PROBED = 100
 """About how many texts the prefix gap needs for its target error: 77 of Wikipedia's paragraphs with all-MiniLM."""
 
 
-def _verified(config: VerifyConfig) -> Verified:
+def _verified(config: VerifyConfig) -> EmbeddedAgain:
     """The cost of the vectors that [verify] compares."""
+    earlier.check(config)
     (model, *_), (contents, *_) = folder.find_models(config), verification.contents(config)
     sample = preview(contents, _LOOKED_AT, config.seed, config.out)
     if not sample.items:
         raise UsageError(f"corpus '{masked(config.embeddings.source)}' has no row with a text and a vector for [verify]")
     encoder = _encoder(config.embedding, model)
-    timed = _timed(encoder, model, [item.text for item in sample.items])
+    timed = _timed(encoder, model, [item.text for item in sample.items], factors=False)
     texts = sample.usable if config.sample == "all" else min(config.sample, sample.usable)
-    return Verified(texts, float(timed.lengths.mean()), timed.token_seconds, _weights_bytes(encoder))
+    return EmbeddedAgain(texts, float(timed.lengths.mean()), timed.token_seconds, _weights_bytes(encoder))
 
 
 def estimated(
-    config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int, verified: Verified | None = None
+    config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int, verified: EmbeddedAgain | None = None
 ) -> Plan:  # fmt: skip
     """The plan of a run over `corpus_texts` usable texts, from the rates of each model, or of user-supplied embeddings."""
     vectors_given = config.corpus.embedding_column is not None
@@ -211,7 +213,7 @@ class _Timed(NamedTuple):
     """Some texts embedded by a model on one core."""
 
     encoded: Encoded
-    """A few of them, with factors."""
+    """A few of them."""
     lengths: np.ndarray
     """Tokens of each text that the model can take."""
     token_seconds: float
@@ -224,7 +226,7 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
     from tempscale.second_order.socm import socm_tile
 
     encoder = _encoder(config.embedding, model)
-    encoded, lengths, token_seconds = _timed(encoder, model, texts)
+    encoded, lengths, token_seconds = _timed(encoder, model, texts, factors=True)
     assert encoded.factors is not None
     means, factors = torch.stack([m for m, _ in encoded.factors]), [f for _, f in encoded.factors]
     socm_tile(means[:1], factors[:1], means[:1], factors[:1])  # Compile it before timing it.
@@ -258,15 +260,15 @@ def _encoder(embedding: Encoding | OneModel, model: folder.Model) -> Encoder:
     )
 
 
-def _timed(encoder: Encoder, model: folder.Model, texts: list[str]) -> _Timed:
-    """Embed a few of these texts."""
+def _timed(encoder: Encoder, model: folder.Model, texts: list[str], *, factors: bool) -> _Timed:
+    """Embed a few of these texts, with the factors of their tokens or without."""
     tokens = encoder.tokenizer(texts, isolate=True)
     good = [k for k in range(len(texts)) if k not in tokens.failed]
     if not good:
         raise UsageError(f"model {model.label}: {tokens.failed[0]}, and so on each of {len(texts):,} texts of the corpus")
     few = tokens.take(good[:: max(1, len(good) // MEASURED_TEXTS)])
     begun = time.process_time()
-    encoded = encoder.encode_tokens(few, factors=True)
+    encoded = encoder.encode_tokens(few, moments=factors, factors=factors)
     return _Timed(encoded, np.array(tokens.lengths)[good], (time.process_time() - begun) / int(encoded.tokens.sum()))
 
 

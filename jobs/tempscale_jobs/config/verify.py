@@ -60,12 +60,12 @@ Candidates = Annotated[
     Option("--candidate", "Model and temperature", "M"),
     Field(description="Models that may have made the vectors that are not the model's."),
 ]
-Earlier = Annotated[
+EarlierRun = Annotated[
     str | None,
     Option("--earlier", "Model and temperature", "RUN"),
     Field(
         min_length=1,
-        description="A finished audit of the same texts, from about when the vectors were made: it proves which texts were "
+        description="A finished audit of the same texts, from about when the vectors were made: it knows which texts were "
         "edited since.",
     ),
 ]
@@ -154,7 +154,7 @@ class VerifyConfig(Command):
     embedding: OneModel = Field(default_factory=lambda: OneModel.model_validate({}), description="Which model.")
     computed: Computed = "float32"
     candidates: Candidates = Field([])
-    earlier: Earlier = None
+    earlier: EarlierRun = None
     max_wrong: MaxWrong = 0.0
     execution: Execution = Field(default_factory=lambda: Execution.model_validate({}), description="Where it runs.")
 
@@ -198,7 +198,7 @@ class OfAudit(Strict):
     by: By = Field([])
     computed: Computed = "float32"
     candidates: Candidates = Field([])
-    earlier: Earlier = None
+    earlier: EarlierRun = None
     max_wrong: MaxWrong = 0.0
     shared: ClassVar[frozenset[str]] = frozenset({"sample", "by", "computed", "candidates", "earlier", "max_wrong"})
     """The settings that `tempscale verify` has too."""
@@ -208,5 +208,5 @@ class OfAudit(Strict):
         """The configuration of `tempscale verify` for the vectors of a corpus; `run` has its folder, seed and execution."""
         model = {"models": [self.model], "max_length": self.max_length, "prompts": self.prompts}
         vectors = OfCorpus.model_validate({name: getattr(corpus, name) for name in _OF_CORPUS})
-        settings = {name: getattr(self, name) for name in sorted(self.shared)}
+        settings = {name: getattr(self, name) for name in self.shared}
         return VerifyConfig.model_validate({"embeddings": vectors, "embedding": model} | settings | run)

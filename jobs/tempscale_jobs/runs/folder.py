@@ -401,7 +401,10 @@ def finished(folder: str, called: str = "", mend: str = "") -> Storage:
 
 
 def parts_of_texts(storage: Storage) -> list[str]:
-    """The parts of texts/ of the first model and temperature; all have the same texts. None if they were pruned."""
+    """The parts of texts/ of the first model and temperature: all have the same texts, but for rejected ones.
+
+    An empty list if they were pruned.
+    """
     names = storage.list("texts", ".parquet")
     first = names[0].rpartition("/")[0] if names else ""
     return [name for name in names if name.startswith(f"{first}/")]

@@ -22,7 +22,7 @@ _UNWRITABLE = {
 _PREFIXES = ("lance:", "delta:", "hf:", "qdrant:", "faiss:", "iceberg:")
 _SERVERS = ("postgres://", "postgresql://", "http://", "https://")
 _ONE_SLASH = re.compile(r"[a-z0-9]{2,}:/(?!/)")
-_READ = ("source", "corpus", "queries", "qrels")
+_READ = ("source", "corpus", "queries", "qrels", "texts", "earlier", "audits")
 """Settings that name what a run reads."""
 
 
@@ -63,7 +63,8 @@ def _sources(value: Any) -> list[str]:
         return [text for inner in value for text in _sources(inner)]
     if not isinstance(value, dict):
         return []
-    texts = [value[name] for name in _READ if isinstance(value.get(name), str)]
+    named = [value.get(name) for name in _READ]
+    texts = [text for name in named for text in (name if isinstance(name, list) else [name]) if isinstance(text, str)]
     return texts + [text for inner in value.values() for text in _sources(inner)]
 
 

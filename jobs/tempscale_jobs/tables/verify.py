@@ -33,6 +33,7 @@ def compared(dim: int) -> Table:
         "one row a vector that was compared",
         (
             _ID,
+            Column("text_sha", TEXT, "", "sha256 of the text"),
             Column("tokens", INT, "tokens", "what the model saw"),
             Column("groups", pa.list_(TEXT), "", "the values of the columns of --by"),
             Column("dimensions", INT, "", "of the stored vector"),

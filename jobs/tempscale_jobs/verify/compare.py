@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -80,6 +81,7 @@ def compare_shard(worker: actor.ModelActor, number: int, name: str, chosen: Sequ
     columns = {name: [row[name] for row in rows.values()] for name in next(iter(rows.values()), {})}
     taken = shard.take(pa.array(kept, pa.int64()))
     columns |= {"text_id": taken.column("text_id"), "groups": taken.column("groups")}
+    columns |= {"text_sha": [hashlib.sha256(text.encode()).hexdigest() for text in taken.column("text").to_pylist()]}
     columns |= {"tokens": [tokens.lengths[k] for k in kept], "embedding": parts.fixed_lists(unit[kept])}
     schema = compared(unit.shape[1])
     table = schema.build(columns) if kept else schema.schema().empty_table()
@@ -159,7 +161,7 @@ class Judged(NamedTuple):
 
 
 _COLUMNS = (
-    "text_id", "tokens", "groups", "dimensions", "format", "usable", "cosine", "norm_ratio", "distance", "norm",
+    "text_id", "text_sha", "tokens", "groups", "dimensions", "format", "usable", "cosine", "norm_ratio", "distance", "norm",
     "model_norm",
 )  # fmt: skip
 

@@ -2,71 +2,93 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.verify import VerifyConfig
-from tempscale_jobs.corpus.stored import StoredRow
-from tempscale_jobs.errors import UsageError
+from tempscale_jobs.errors import Damaged, UsageError
 from tempscale_jobs.runs.folder import DONE, Model, finished, parts_of_texts, place
+from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.urls import masked
 
 
-class Earlier(NamedTuple):
-    """What an earlier audit knows of some rows, by their ids."""
+class EarlierTexts(NamedTuple):
+    """What an earlier audit knows of the compared rows, by their ids."""
 
-    digests: dict[str, str]
-    """sha256 of each text."""
+    known: frozenset[str]
+    """Those that it has."""
+    edited: frozenset[str]
+    """Those of them for which it has another text."""
     vectors: dict[str, np.ndarray]
-    """The unit vector of each text; empty unless the audit had the same model, window, prompts and temperature."""
-
-    def is_edited(self, row: StoredRow) -> bool:
-        """Whether the audit had another text under the row's id."""
-        digest = self.digests.get(row.text_id)
-        return digest is not None and digest != hashlib.sha256(row.text.encode()).hexdigest()
+    """The unit vectors of edited rows; empty unless the audit had the same model, window, prompts and temperature."""
 
 
 def check(config: VerifyConfig) -> None:
     """Raise a UsageError unless the earlier run, if one is named, is an audit whose texts can be compared with these."""
     if config.earlier is None:
         return
-    storage = finished(config.earlier, "--earlier ")
-    record, named = storage.read_json(DONE), f"--earlier '{masked(config.earlier)}'"
-    if (command := record.get("command", "audit")) != "audit":
-        raise UsageError(f"{named} holds a run of tempscale {command}; give an audit of the texts")
-    corpus = record["config"]["corpus"]
+    of_audit = config.embeddings.kind == "corpus"
+    named = f"{'earlier in [verify]' if of_audit else '--earlier'} '{masked(config.earlier)}'"
+    storage = finished(config.earlier, f"{named}: ")
+    corpus = _record(storage, named)["config"]["corpus"]
     if corpus.get("embedding_column") is not None:
         raise UsageError(f"{named} holds an audit of vectors, which does not know the texts; give an audit of the texts")
     if not parts_of_texts(storage):
         raise UsageError(f"{named} no longer has its texts: they were pruned; give an audit that has them")
-    if corpus["max_characters"] != config.embeddings.max_characters:
+    longest, here = corpus["max_characters"], config.embeddings.max_characters
+    if longest != here:
+        section = "corpus" if of_audit else "embeddings"
         raise UsageError(
-            f"{named} has texts cut at {corpus['max_characters']:,} characters, and these are cut at "
-            f"{config.embeddings.max_characters:,}; set max_characters of [embeddings] to the same"
+            f"{named} has texts cut at {longest:,} characters, and these are cut at {here:,}; set max_characters of "
+            f"[{section}] to the same"
         )
 
 
-def read(folder: str, model: Model, temperature: Temperature, ids: Sequence[str]) -> Earlier:
-    """Read what the audit in a folder knows of these rows."""
-    storage = finished(folder)
-    earlier, wanted = Earlier({}, {}), pa.array(ids, pa.string())
-    same = [
-        label for label, facts in storage.read_json(DONE)["models"].items()
-        if {name: facts[name] for name in ("fingerprint", "max_length", "prompts") if name in facts} == model.identity()
-    ]  # fmt: skip
+def _record(storage: Storage, named: str) -> dict[str, Any]:
+    """The content of run.json."""
+    try:
+        record = storage.read_json(DONE)
+    except Damaged:
+        record = None
+    command = record.get("command", "audit") if isinstance(record, dict) else None
+    if command == "audit" and "models" in record and "corpus" in record.get("config", {}):
+        return dict(record)
+    content = "no audit" if command in (None, "audit") else f"a run of tempscale {command}"
+    raise UsageError(f"{named} holds {content}; give an audit of the texts")
+
+
+def read(folder: str, model: Model, temperature: Temperature, digests: Mapping[str, str]) -> EarlierTexts:
+    """Read what the audit in a folder knows of these rows; `digests` are their texts' own."""
+    storage, known, edited = finished(folder), set[str](), dict[str, tuple[str, int]]()
+    same = [label for label, facts in storage.read_json(DONE)["models"].items() if _identity(facts) == model.identity()]
     own = [name for label in same for name in storage.list(place("texts", label, temperature), ".parquet")]
-    for name in own or parts_of_texts(storage):
-        table = storage.read_table(name, ["text_id", "content_sha", *(["embedding"] if own else [])])
-        table = table.filter(pc.is_in(table.column("text_id"), wanted)).combine_chunks()
-        known = table.column("text_id").to_pylist()
-        earlier.digests.update(zip(known, table.column("content_sha").to_pylist(), strict=True))
-        if own and known:
-            earlier.vectors.update(zip(known, parts.matrix(table, "embedding").astype(np.float64), strict=True))
-    return earlier
+    names = own or parts_of_texts(storage)
+    for name, columns in zip(names, storage.columns(names, ["text_id", "content_sha"]), strict=True):
+        for row, (text_id, digest) in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
+            if text_id not in digests:
+                continue
+            known.add(text_id)
+            if digests[text_id] != digest:
+                edited[text_id] = name, row
+    return EarlierTexts(frozenset(known), frozenset(edited), _vectors(storage, edited) if own else {})
+
+
+def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a model's facts in run.json that decide its vectors, as of `Model.identity`."""
+    return {name: facts[name] for name in ("fingerprint", "max_length", "prompts") if name in facts}
+
+
+def _vectors(storage: Storage, places: Mapping[str, tuple[str, int]]) -> dict[str, np.ndarray]:
+    """The vectors of some texts, by the file and row of each."""
+    by_file = dict[str, list[str]]()
+    for text_id, (name, _) in places.items():
+        by_file.setdefault(name, []).append(text_id)
+    rows: Sequence[np.ndarray] = [np.array([places[text_id][1] for text_id in ids]) for ids in by_file.values()]
+    vectors = dict[str, np.ndarray]()
+    for ids, table in zip(by_file.values(), storage.taken([*by_file], ["embedding"], rows), strict=True):
+        vectors |= zip(ids, parts.matrix(table, "embedding").astype(np.float64), strict=True)
+    return vectors

@@ -25,7 +25,8 @@ from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.verify import compare, computed, earlier, explain, findings, sample, summary
-from tempscale_jobs.verify.compare import Rules, Tolerance
+from tempscale_jobs.verify.compare import Judged, Rules, Tolerance
+from tempscale_jobs.verify.earlier import EarlierTexts
 from tempscale_jobs.verify.joined import join, keep_rejected
 from tempscale_jobs.verify.words import whole
 from tempscale_jobs.workers.cluster import Cluster
@@ -74,6 +75,7 @@ def check_inputs(config: VerifyConfig) -> None:
 
 def open_sources(config: VerifyConfig, run: Run, journal: Journal) -> list[SourceReader]:
     """Plan the sources; those of a single unit are read at once."""
+    earlier.check(config)  # A run that goes on may not find it any more.
     with journal.stage("read the vectors") as stage:
         readers = [
             SourceReader(place, of, config.seed, config.out, stage)
@@ -117,13 +119,25 @@ def verified(
     for candidate in run.models[1:]:
         with Crew(run, cluster, candidate, config.embedding) as crew:
             _explain(run, crew, candidate, explain.pieces(run, candidate, files, rules), journal)
-    tables = summary.tables_of(run, config, judged, [piece.files[0] for piece in every])
+    texts = None if config.earlier is None else _earlier(config.earlier, run, judged, journal)
+    causes = summary.causes(run, judged, [piece.files[0] for piece in every], texts)
+    tables = summary.tables_of(run, judged, config.by, causes)
     if len(sides) > 1:
         keep_rejected(sides[1][0], run.storage)
     read = {name: index.facts() for name, (_, index) in zip(("embeddings", "texts"), sides, strict=False)}
     frames = {name: pl.DataFrame(pl.from_arrow(table)) for name, table in tables.items()}
     decided = findings.decide(frames, config.max_wrong)
-    return Verified(tables, frames, decided, _facts(config, judged.rules) | missing, read)
+    facts = _facts(config, judged.rules) | ({} if texts is None else {"known_earlier": len(texts.known)}) | missing
+    return Verified(tables, frames, decided, facts, read)
+
+
+def _earlier(folder: str, run: Run, judged: Judged, journal: Journal) -> EarlierTexts:
+    """What an earlier audit knows of the compared rows."""
+    with journal.stage("texts of the earlier audit") as stage:
+        digests = dict(zip(*(judged.table.column(name).to_pylist() for name in ("text_id", "text_sha")), strict=True))
+        texts = earlier.read(folder, run.models[0], run.temperatures[0], digests)
+        stage.note = f"it has {len(texts.known):,} of {count(len(digests), 'row')}, {len(texts.edited):,} with another text"
+    return texts
 
 
 def _tolerance(config: VerifyConfig, run: Run, crew: Crew, index: Index, journal: Journal) -> Tolerance:

@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tempscale.stats.shares import clopper_pearson
-from tempscale_jobs.config.verify import VerifyConfig
-from tempscale_jobs.corpus.stored import StoredRow, rows_of
 from tempscale_jobs.runs.folder import Run
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.verify import VERIFIED, VERIFY_SUMMARY
-from tempscale_jobs.verify import earlier
-from tempscale_jobs.verify.compare import Judged, Rules
-from tempscale_jobs.verify.earlier import Earlier
+from tempscale_jobs.verify.compare import Judged
+from tempscale_jobs.verify.earlier import EarlierTexts
 from tempscale_jobs.verify.explain import PARTIALS
 
 ANY, NOT_EXPLAINED = "any", "not explained"
@@ -29,28 +27,32 @@ _LEAST_AMONG = 30
 """Of fewer texts the nearest says little."""
 
 
-def tables_of(run: Run, config: VerifyConfig, judged: Judged, compared: Sequence[str]) -> dict[str, pa.Table]:
-    """The tables by name. `compared` are the parts of the comparison."""
+def tables_of(run: Run, judged: Judged, by: Sequence[str], causes: Mapping[str, str | None]) -> dict[str, pa.Table]:
+    """The tables by name. `causes` are those of the wrong rows, by id."""
     model, temperature = run.models[0], run.temperatures[0]
-    causes = _causes(run)
     wrong = judged.table.column("wrong").to_numpy(zero_copy_only=False)
     ids = judged.table.column("text_id").to_pylist()
-    left = [k for k in np.flatnonzero(wrong).tolist() if causes.get(ids[k]) is None]
-    rows = _wrong_rows(run, [ids[k] for k in left])
-    causes |= _by_neighbours(run, compared, judged, rows)
-    if config.earlier is not None and rows:
-        known = earlier.read(config.earlier, model, temperature, [*rows])
-        causes |= dict.fromkeys(_edited(rows, known, causes, judged.rules), EDITED)
     key = run.key(model, temperature)
     of_rows = [causes.get(text_id) if is_wrong else None for text_id, is_wrong in zip(ids, wrong.tolist(), strict=True)]
     columns = {name: judged.table.column(name) for name in ("text_id", "tokens", "cosine", "norm_ratio")}
     keys = {name: pa.array([value] * len(ids), VERIFIED.schema().field(name).type) for name, value in key.items()}
     tables = {"verified": VERIFIED.build(keys | columns | {"wrong": wrong, "cause": of_rows})}
-    in_groups = list(zip(judged.table.column("groups").to_pylist(), wrong.tolist(), of_rows, strict=True))
-    shares = [key | row for row in _groups(in_groups, config.by)]
+    rows = list(zip(judged.table.column("groups").to_pylist(), wrong.tolist(), of_rows, strict=True))
+    shares = [key | row for row in _groups(rows, by)]
     if judged.of_all:  # Then a share is exact.
         shares = [row | {"low": row["share"], "high": row["share"]} for row in shares]
     return tables | {"verify_summary": VERIFY_SUMMARY.build_rows(shares)}
+
+
+def causes(run: Run, judged: Judged, compared: Sequence[str], texts: EarlierTexts | None) -> dict[str, str | None]:
+    """What explains each wrong row, by id. `compared` are the parts of the comparison, `texts` those of an earlier audit."""
+    cause_of = _causes(run)
+    wrong = judged.table.filter(judged.table.column("wrong")).column("text_id").to_pylist()
+    stored = _stored(run, [text_id for text_id in wrong if cause_of.get(text_id) is None])
+    cause_of |= _by_neighbours(run, compared, judged, stored)
+    if texts is not None:
+        cause_of |= dict.fromkeys(_edited(judged, stored, texts, cause_of), EDITED)
+    return cause_of
 
 
 def _causes(run: Run) -> dict[str, str | None]:
@@ -65,10 +67,10 @@ def _causes(run: Run) -> dict[str, str | None]:
 
 
 def _by_neighbours(
-    run: Run, compared: Sequence[str], judged: Judged, rows: Mapping[str, StoredRow]
+    run: Run, compared: Sequence[str], judged: Judged, stored: Mapping[str, np.ndarray]
 ) -> dict[str, str]:  # fmt: skip
     """What explains vectors by the texts of the sample: they are another text's, or nearest to their own text."""
-    if not rows or judged.table.num_rows < _LEAST_AMONG:
+    if not stored or judged.table.num_rows < _LEAST_AMONG:
         return {}
     rules, cause_of = judged.rules, dict[str, str]()
     names, norms = (judged.table.column(name).to_pylist() for name in ("text_id", "model_norm"))
@@ -78,7 +80,7 @@ def _by_neighbours(
     units = units[:, : rules.width]
     units = units / np.maximum(np.linalg.norm(units, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     others = units[among]
-    for text_id, vector in ((text_id, row.vector) for text_id, row in rows.items() if len(row.vector) == rules.width):
+    for text_id, vector in ((text_id, vector) for text_id, vector in stored.items() if len(vector) == rules.width):
         own = place[text_id]
         scaled = rules.tolerance.storage.numbers(vector)
         scaled = (scaled / max(float(np.linalg.norm(scaled)), np.finfo(float).tiny)).astype(np.float32)
@@ -94,24 +96,32 @@ def _by_neighbours(
 
 
 def _edited(
-    rows: Mapping[str, StoredRow], known: Earlier, causes: Mapping[str, str | None], rules: Rules
+    judged: Judged, stored: Mapping[str, np.ndarray], texts: EarlierTexts, cause_of: Mapping[str, str | None]
 ) -> Iterator[str]:  # fmt: skip
-    """The rows whose text an earlier audit has otherwise, and whose vector is near their text or that audit's vector."""
-    for text_id, row in rows.items():
-        if causes.get(text_id) == OF_ANOTHER or not known.is_edited(row):
-            continue
-        then = known.vectors.get(text_id)
-        is_that = then is not None and rules.allows(row.vector, then, rules.tolerance.error)
-        if is_that or causes.get(text_id) == PROBABLY_EDITED:
+    """The rows for which the audit has another text, and whose vector is near their own text, or is the audit's.
+
+    The first proves nothing where the audit has other texts for most right rows too: then it is of another column.
+    """
+    right = texts.known & {*judged.table.filter(pc.invert(judged.table.column("wrong"))).column("text_id").to_pylist()}
+    is_of_these = 2 * len(right & texts.edited) < len(right)
+    for text_id in texts.edited & stored.keys():
+        vector, then = stored[text_id], texts.vectors.get(text_id)
+        if cause_of.get(text_id) == PROBABLY_EDITED and is_of_these:
             yield text_id
+        elif cause_of.get(text_id) != OF_ANOTHER and then is not None:
+            norm = float(np.linalg.norm(judged.rules.tolerance.storage.numbers(vector)))
+            if judged.rules.allows(vector, norm * then, judged.rules.tolerance.error):
+                yield text_id
 
 
-def _wrong_rows(run: Run, ids: Sequence[str]) -> dict[str, StoredRow]:
-    """Some wrong rows by their ids."""
-    wanted = set(ids)
-    names = [name for name in run.storage.list("shards") if "/wrong-" in name] if ids else []
-    rows = (row for name in names for row in rows_of(run.storage.read_table(name)))
-    return {row.text_id: row for row in rows if row.text_id in wanted}
+def _stored(run: Run, ids: Sequence[str]) -> dict[str, np.ndarray]:
+    """The stored vectors of some wrong rows."""
+    wanted, vectors = set(ids), dict[str, np.ndarray]()
+    for name in (name for name in run.storage.list("shards") if "/wrong-" in name and wanted):
+        for row in run.storage.read_table(name, ["text_id", "vector"]).to_pylist():
+            if row["text_id"] in wanted:
+                vectors[row["text_id"]] = np.array(row["vector"], dtype=np.float64)
+    return vectors
 
 
 def _groups(rows: Sequence[tuple[list[str | None], bool, str | None]], by: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -74,4 +74,5 @@ def measured_by(record: Row) -> list[str]:
     return [
         f"Most vectors have {facts['dimensions']} dimensions in {facts['format']} and {norms}.",
         f"Computed in {facts['computed']}: relative distances up to {facts['relative_distance']:.1e} count as equal.",
+        *([f"The earlier audit has {facts['known_earlier']:,} of these rows."] if "known_earlier" in facts else []),
     ]

@@ -77,7 +77,7 @@ def test_embeddings_of_one_s_own_take_pairs_alone():
 
 
 def test_vectors_that_are_verified_are_embedded_again():
-    given, verified = plan.Rates(100, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 1e-8), plan.Verified(3000, 50.0, 1e-3, 5 << 20)
+    given, verified = plan.Rates(100, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 1e-8), plan.EmbeddedAgain(3000, 50.0, 1e-3, 5 << 20)
     own = resolve({"corpus": {"source": "x", "embedding_column": "v"}, "execution": {"workers": 2}})
     without, with_them = (plan.estimated(own, 10_000, (given,), 4, each) for each in (None, verified))
     assert with_them.tokens == 3000 * 50

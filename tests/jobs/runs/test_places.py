@@ -5,6 +5,7 @@ import pytest
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.evaluate import EvaluateConfig
 from tempscale_jobs.config.strict import checked
+from tempscale_jobs.config.verify import VerifyConfig
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs import places
 
@@ -50,6 +51,11 @@ def test_a_source_in_the_folder_of_the_run_is_refused(tmp_path, source, monkeypa
         audit("run", source),
         audit("run", queries={"source": source}),
         checked(EvaluateConfig, {"out": "run", "tasks": [{"name": "a", "type": "sts", "source": source}]}),
+        checked(EvaluateConfig, {"out": "run", "tasks": ["STS12"], "audits": ["elsewhere", source]}),
+        *(
+            checked(VerifyConfig, {"out": "run", "embeddings": {"source": "x.parquet"}, setting: source})
+            for setting in ("texts", "earlier")
+        ),
     ]
     for config in configs:
         with pytest.raises(UsageError) as caught:

@@ -13,7 +13,6 @@ from tempscale.stored.rounding import Storage as Stored
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.strict import checked
-from tempscale_jobs.config.verify import VerifyConfig
 from tempscale_jobs.corpus.index import Index, Shard
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import gate
@@ -21,7 +20,7 @@ from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.verify import ROWS, compared
-from tempscale_jobs.verify import findings, sample, summary
+from tempscale_jobs.verify import earlier, findings, sample, summary
 from tempscale_jobs.verify.compare import PARTIALS, Rules, Tolerance, judge
 from tempscale_jobs.workers.dispatch import Piece
 
@@ -37,6 +36,10 @@ def right():
     return norms * vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+def sha_of(text):
+    return sha256(text.encode()).hexdigest()
+
+
 def judged(folder, right, stored, days=None):
     """The run, and its rows as they are judged; `stored` are rows of any width."""
     from tempscale_jobs.verify import compare
@@ -46,15 +49,11 @@ def judged(folder, right, stored, days=None):
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     columns |= {"text_id": [f"t{k}" for k in range(len(rows))], "groups": [[day] for day in days or ["a"] * len(rows)]}
     units = right / np.linalg.norm(right, axis=1, keepdims=True)
+    columns["text_sha"] = [sha_of(f"t{k}") for k in range(len(rows))]
     columns |= {"tokens": [9] * len(rows), "embedding": parts.fixed_lists(units.astype(np.float32))}
     name = run.part(PARTIALS, MODEL, run.temperatures[0], 0)
     run.storage.write_table(name, compared(DIM).build(columns))
     return run, judge(run, MODEL, [Piece(0, (), "part", (name,))], TOLERANCE)
-
-
-def asking(**settings):
-    """The configuration of a run with these settings."""
-    return checked(VerifyConfig, {"embeddings": {"source": "x.parquet"}} | settings)
 
 
 def wrong_of(judgement):
@@ -109,8 +108,7 @@ def test_shares_are_of_all_rows_and_of_each_group_with_exact_intervals(right, tm
     stored, days = right.copy(), ["late" if k >= 30 else "early" for k in range(ROWS_COMPARED)]
     stored[[31, 33]] = -right[[31, 33]]
     run, judgement = judged(tmp_path, right, stored, days)
-    names = [run.part(PARTIALS, MODEL, run.temperatures[0], 0)]
-    table = pl.DataFrame(summary.tables_of(run, asking(by=["day"]), judgement, names)["verify_summary"])
+    table = pl.DataFrame(summary.tables_of(run, judgement, ["day"], {})["verify_summary"])
     rows = {(row["group"], row["cause"]): row for row in table.to_dicts()}
     assert {key: (row["sampled"], row["wrong"]) for key, row in rows.items()} == {
         (None, "any"): (40, 2), (None, "not explained"): (40, 2), ("early", "any"): (30, 0), ("late", "any"): (10, 2),
@@ -118,20 +116,18 @@ def test_shares_are_of_all_rows_and_of_each_group_with_exact_intervals(right, tm
     }  # fmt: skip
     total = rows[None, "any"]
     assert (total["low"], total["high"]) == pytest.approx((beta.ppf(0.025, 2, 39), beta.ppf(0.975, 3, 38)))
-    exact = summary.tables_of(run, asking(), judgement._replace(of_all=True), names)["verify_summary"].to_pylist()[0]
+    exact = summary.tables_of(run, judgement._replace(of_all=True), [], {})["verify_summary"].to_pylist()[0]
     assert exact["low"] == exact["share"] == exact["high"] == 2 / ROWS_COMPARED
 
 
-def explained(folder, right, stored, wrong, **asked):
-    """The cause of each wrong row, its text being its id; `wrong` are their places."""
+def explained(folder, right, stored, wrong, texts=None):
+    """The cause of each wrong row; `wrong` are their places."""
     run, judgement = judged(folder, right, stored)
     assert wrong_of(judgement) == wrong
     empty = dict.fromkeys((c.name for c in ROWS.columns), "") | {"groups": []}
-    rows = [empty | {"text_id": f"t{k}", "text": f"t{k}", "vector": np.asarray(stored[k]).tolist()} for k in wrong]
+    rows = [empty | {"text_id": f"t{k}", "vector": np.asarray(stored[k]).tolist()} for k in wrong]
     run.storage.write_table("shards/wrong-00000000.parquet", ROWS.build_rows(rows))
-    names = [run.part(PARTIALS, MODEL, run.temperatures[0], 0)]
-    verified = pl.DataFrame(summary.tables_of(run, asking(**asked), judgement, names)["verified"])
-    return dict(verified.filter("wrong").select("text_id", "cause").iter_rows())
+    return summary.causes(run, judgement, [run.part(PARTIALS, MODEL, run.temperatures[0], 0)], texts)
 
 
 def test_a_vector_of_another_row_is_told_from_one_whose_text_was_edited(right, tmp_path):
@@ -140,25 +136,44 @@ def test_a_vector_of_another_row_is_told_from_one_whose_text_was_edited(right, t
     assert explained(tmp_path, right, stored, [3, 5]) == {"t3": summary.OF_ANOTHER, "t5": summary.PROBABLY_EDITED}
 
 
-@pytest.mark.parametrize("fingerprint", [MODEL.fingerprint, "of another model"])
-def test_an_earlier_audit_proves_which_texts_were_edited(fingerprint, right, tmp_path):
-    """By its digest of the text, where the vector is nearest to its own text, or is the one that the audit has."""
-    then, stored = right.copy(), right.copy()
-    then[7] = stored[7] = -right[7]
-    stored[3], stored[5], stored[9], stored[11] = right[20], right[5] + 0.3 * right[6], right[9] + 0.3 * right[6], -right[11]
-    wrong, edited = [3, 5, 7, 9, 11], (3, 5, 7, 11)
-    audit = Storage(str(tmp_path / "audit"))
-    texts = ["an older text" if k in edited else f"t{k}" for k in wrong]
-    unit = then[wrong] / np.linalg.norm(then[wrong], axis=1, keepdims=True)
-    columns = {"text_id": [f"t{k}" for k in wrong], "content_sha": [sha256(text.encode()).hexdigest() for text in texts]}
-    part = pa.table(columns | {"embedding": parts.fixed_lists(unit.astype(np.float32))})
-    audit.write_table(place("texts", MODEL, Temperature.of(1.0)) + "/part-00000000.parquet", part)
+def known_earlier(folder, texts, vectors, fingerprint=MODEL.fingerprint):
+    """What an audit of these texts and vectors, by their places, knows of the rows, whose texts are their ids."""
+    audit, ids = Storage(str(folder)), [f"t{k}" for k in texts]
+    unit = np.array([vectors[k] / np.linalg.norm(vectors[k]) for k in texts]).astype(np.float32)
+    columns = {"text_id": ids, "content_sha": [*map(sha_of, texts.values())], "embedding": parts.fixed_lists(unit)}
+    audit.write_table(place("texts", MODEL, Temperature.of(1.0)) + "/part-00000000.parquet", pa.table(columns))
     model = {"name": "m", "fingerprint": fingerprint, "max_length": 64, "similarity": "cosine"}
     audit.write_json("run.json", {"models": {"m": model}})
-    assert explained(tmp_path / "run", right, stored, wrong, earlier=audit.root) == {
-        "t3": summary.OF_ANOTHER, "t5": summary.EDITED, "t7": summary.EDITED if fingerprint == "f" else None,
-        "t9": summary.PROBABLY_EDITED, "t11": None,
-    }  # fmt: skip
+    return earlier.read(audit.root, MODEL, Temperature.of(1.0), {f"t{k}": sha_of(f"t{k}") for k in range(ROWS_COMPARED)})
+
+
+@pytest.mark.parametrize("fingerprint", [MODEL.fingerprint, "of another model"])
+@pytest.mark.parametrize("has_other_texts", [False, True])
+def test_an_earlier_audit_knows_which_texts_were_edited(fingerprint, has_other_texts, right, tmp_path):
+    """By another text where the vector is nearest to its own, if it has the texts of right rows; or by its own vector."""
+    stored, edited = right.copy(), (3, 5, 7, 11)
+    stored[3], stored[5], stored[7] = right[20], right[5] + 0.3 * right[6], -right[7]
+    stored[9], stored[11] = right[9] + 0.3 * right[6], -right[11]
+    then = {k: stored[k] if k == 7 else right[k] for k in range(ROWS_COMPARED)}
+    texts = {k: "an older text" if k in edited or has_other_texts else f"t{k}" for k in range(30)}
+    known = known_earlier(tmp_path / "audit", texts, then, fingerprint)
+    assert len(known.known) == 30
+    assert explained(tmp_path / "run", right, stored, [3, 5, 7, 9, 11], known) == {
+        "t3": summary.OF_ANOTHER,
+        "t5": summary.PROBABLY_EDITED if has_other_texts else summary.EDITED,
+        **({"t7": summary.EDITED} if fingerprint == MODEL.fingerprint else {}),
+        "t9": summary.PROBABLY_EDITED,
+    }
+
+
+@pytest.mark.parametrize("times", [0.01, 1, 100])
+def test_the_vector_of_an_earlier_audit_is_compared_at_the_norm_of_the_stored_one(times, right, tmp_path):
+    stored = times * right
+    stored[7] = -times * right[7]
+    near = {k: -right[7] + 0.5 * right[6] if k == 7 else right[k] for k in range(ROWS_COMPARED)}
+    for vectors, cause in (({**near, 7: -right[7]}, summary.EDITED), (near, None)):
+        known = known_earlier(tmp_path / str(cause), {7: "an older text"}, vectors)
+        assert explained(tmp_path / f"run {cause}", times * right, stored, [7], known).get("t7") == cause
 
 
 def test_a_sample_takes_each_group_and_length_by_its_share_and_each_row_once(tmp_path):

@@ -290,7 +290,11 @@ def test_an_earlier_run_that_does_not_know_the_texts_is_refused(earlier, index, 
     record = Storage(str(cut)).read_json("run.json")
     record["config"]["corpus"]["max_characters"] = 77
     Storage(str(cut)).write_json("run.json", record)
-    for folder, named in ((run[0], "verify"), (pruned, "pruned"), (cut, "77 characters"), (tmp_path / "none", "run.json")):
+    other = tmp_path / "other"
+    Storage(str(other)).write_json("run.json", {"config": {"lr": 0.1}, "models": {}})
+    for folder, named in (
+        (run[0], "verify"), (pruned, "pruned"), (cut, "77 characters"), (tmp_path / "none", "run.json"), (other, "no audit"),
+    ):  # fmt: skip
         code, _, err = verify(index[0], small_model, tmp_path / "out", "--earlier", str(folder))
         assert code == 2, err
         assert named in said(err)
