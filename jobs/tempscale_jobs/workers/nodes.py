@@ -88,13 +88,14 @@ def that_sees(files: Sequence[str]) -> dict[str, Any]:
         return {}
     samples = [(file, os.path.getsize(file)) for file in (files[0], files[-1])]
     # A node that is gone gives no answer and may come back.
-    answers = dict(ask_nodes(_sees, dict.fromkeys(nodes, (samples,))))
+    answers = dict(ask_nodes(sees, dict.fromkeys(nodes, (samples,))))
     if len(answers) == len(nodes) and all(answers.values()):
         return {}
     return {"label_selector": {NODE_LABEL: ray.get_runtime_context().get_node_id()}}
 
 
-def _sees(files: Sequence[tuple[str, int]]) -> bool:
+def sees(files: Sequence[tuple[str, int]]) -> bool:
+    """Whether these files of these sizes are on this machine."""
     try:
         return all(os.path.getsize(file) == size for file, size in files)
     except OSError:

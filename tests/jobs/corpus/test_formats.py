@@ -392,3 +392,26 @@ def test_a_large_batch_of_arrow_is_read_in_parts_and_in_its_wanted_columns(tmp_p
         record = next(readers.read(stream, "t.arrow", "t.arrow", readers.Columns({"text": None}, {}, {})))
     assert record == ("t.arrow:0", {"text": "text 0"}, None)
     assert [part.num_rows for part in readers.small_parts(table.to_batches()[0])] == parts
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cut"), [((3, 0, 7, 2), [4, 4, 4]), ((3, 2), [4, 1]), ((9,), [4, 4, 1]), ((0,), []), ((), [])]
+)
+def test_tables_are_cut_into_equal_numbers_of_rows_in_their_order(sizes, cut):
+    numbers = iter(range(sum(sizes)))
+    tables = [pa.table({"n": pa.array([next(numbers) for _ in range(size)], pa.int64())}) for size in sizes]
+    found = list(readers.of_rows(iter(tables), 4))
+    assert [table.num_rows for table in found] == cut
+    assert [n for table in found for n in table.column("n").to_pylist()] == list(range(sum(sizes)))
+
+
+def test_a_span_past_the_end_of_a_file_has_its_last_line():
+    columns = sources.columns_of(resolve({"corpus": {"source": "a.txt"}}).corpus)
+    found = readers.lines(io.BytesIO(b"one\ntwo\nthree"), "a.txt", "a.txt", columns, readers.Span(4, 1000, 1))
+    assert [record.values["text"] for record in found] == [b"two", b"three"]
+
+
+@pytest.mark.parametrize(("lists", "texts"), [(pa.ListArray, pa.string()), (pa.LargeListArray, pa.large_string())])
+def test_texts_in_lists_that_are_not_utf_8_stay_bytes(lists, texts):
+    inside = pa.array([b"a", b"\xff"], pa.large_binary() if texts == pa.large_string() else pa.binary()).view(texts)
+    assert readers.values(lists.from_arrays([0, 1, 2], inside)) == [["a"], [b"\xff"]]

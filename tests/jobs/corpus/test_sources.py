@@ -289,9 +289,11 @@ def test_what_cannot_be_divided_is_one_unit_and_a_data_set_has_one_for_each_of_i
         return [unit.pieces for unit in units.plan(section, TEXT, section, None)]
 
     os.mkfifo(tmp_path / "pipe.jsonl")
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "empty.parquet")
+    for source in ("docstrings:pyarrow", tmp_path / "pipe.jsonl", tmp_path / "empty.parquet"):
+        assert pieces(source) == [(units.SourcePart("source", bytes=0),)]
     monkeypatch.setattr(hub, "is_dataset", lambda source: True)
     monkeypatch.setattr(hub, "shards", lambda source: 1)
-    for source in ("docstrings:pyarrow", tmp_path / "pipe.jsonl", "hf:somebody/something"):
-        assert pieces(source) == [(units.SourcePart("source", bytes=0),)]
+    assert pieces("hf:somebody/something") == [(units.SourcePart("source", bytes=0),)]
     monkeypatch.setattr(hub, "shards", lambda source: 3)
     assert len(pieces("hf:somebody/something")) == 3

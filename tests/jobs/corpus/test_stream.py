@@ -128,7 +128,9 @@ def test_many_units_are_the_source(cluster, tmp_path, kind):
         assert one[2] == many[2]
 
 
-@pytest.mark.parametrize("options", [{"sample": 50}, {"sample": 5000}, {"limit": 1}, {"limit": 95}, {"limit": 333}])
+@pytest.mark.parametrize(
+    "options", [{"sample": 50}, {"sample": 5000}, {"limit": 1}, {"limit": 95}, {"limit": 333}, {"limit": 10**6}]
+)
 @pytest.mark.parametrize("kind", ["parquet", "txt", "csv"])
 def test_samples_and_limits_of_many_units_are_those_of_one(cluster, tmp_path, kind, options):
     source, sizes = written(kind, tmp_path / "data")

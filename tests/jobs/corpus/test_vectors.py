@@ -130,3 +130,18 @@ def test_embeddings_are_read_once_and_a_source_that_changed_since_is_refused(tmp
     file.write_text('{"id": "a", "v": [1, 2], "n": 5}\n')
     with pytest.raises(UsageError, match=r"v\.jsonl' changed"):
         taken(tmp_path, told)
+
+
+@pytest.mark.parametrize(
+    ("rows", "settings", "told"), [([None], {}, None), ([[1.0, 2.0]], {"dims": 3}, "--dims 3"), ([], {}, None)]
+)
+def test_without_a_usable_vector_there_is_no_width_and_a_wrong_setting_is_named(tmp_path, rows, settings, told):
+    vectors = pa.array(rows, pa.list_(pa.float64()))
+    pq.write_table(pa.table({"vector": vectors, "text": ["a b"] * len(rows)}), tmp_path / "v.parquet")
+    corpus = {"source": str(tmp_path / "v.parquet"), "embedding_column": "vector"} | settings
+    contents = Vectors("texts", resolve({"corpus": corpus}).corpus, "")
+    if told is None:
+        assert contents.begin(None) is None
+    else:
+        with pytest.raises(UsageError, match=told):
+            contents.begin(None)

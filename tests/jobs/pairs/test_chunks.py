@@ -5,12 +5,14 @@ import json
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from reports_by_hand import filled
 from whole_run import as_lines
 
 from tempscale_jobs.config.pairs import PairsConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.corpus import sources
+from tempscale_jobs.errors import UsageError
 from tempscale_jobs.pairs import chunks, terminal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.pairs import PAIRS_SUMMARY
@@ -141,3 +143,9 @@ def test_rejected_pairs_are_said_where_there_are_many():
     assert "33.3 %" in terminal.ending(tables, {"pairs": facts}, "runs/pairs").to_do
     facts |= {"pairs_rejected": 0, "rejected_reasons": {}}
     assert terminal.ending(tables, {"pairs": facts}, "runs/pairs").to_do == ""
+
+
+def test_a_source_without_a_usable_pair_is_refused_with_its_reasons(tmp_path):
+    (tmp_path / "p.jsonl").write_text(as_lines([{"text_a": "a", "text_b": None}, {"text_a": "", "text_b": "b"}]))
+    with pytest.raises(UsageError, match="no usable pair"):
+        chunked(tmp_path, tmp_path / "p.jsonl")

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -23,7 +24,7 @@ from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.cache import Cache
 from tempscale_jobs.steps.cosine import Needed
 from tempscale_jobs.tables.audit import SHARDS
-from tempscale_jobs.tables.parts import SOCM_TILE
+from tempscale_jobs.tables.parts import SOCM_TILE, fixed_lists
 from tempscale_jobs.tune import layers
 from tempscale_jobs.workers import dispatch
 from tempscale_jobs.workers.dispatch import Piece, advance_by_finished, missing
@@ -149,7 +150,9 @@ class Crew:
 
 def listing(given):
     """A cluster that begins no task and lists the pieces that it is given."""
-    return SimpleNamespace(tasks=1, journal=None, keeps_crew=False, ordered=lambda pieces: given.extend(pieces) or [])
+    return SimpleNamespace(
+        tasks=1, journal=None, keeps_crew=False, gpus=0, ordered=lambda pieces: given.extend(pieces) or []
+    )
 
 
 STAGE = SimpleNamespace(advance=lambda *done: None, resize=lambda *whole: None)
@@ -219,6 +222,19 @@ def test_only_missing_panels_are_compared(storage):
         assert crew.numbers == left
         assert sum(advanced) == 50 * 49 // 2
         assert advanced[0] == {True: 190 + 200, False: 190 + 200 + 400}[near]
+
+
+def test_finished_cosines_are_computed_again_only_where_their_neighbours_are_needed(run, storage):
+    scope = scoped(run, MODEL, laid_out(IDS[:3], [5] * 3, [0] * 3, [0]), cluster=listing([]), crew=Crew())
+    storage.write_json("begun.json", {"run": "a", "identity": {}})
+    part = pa.table({"embedding": fixed_lists(np.eye(3, dtype=np.float32))})
+    storage.write_table(f"{run.place('texts', MODEL, TAUS[0])}/part-00000000.parquet", part)
+    grid, _ = blocks.tiling(scope, TAUS[0])
+    storage.write_json(f"{grid.place}/closed.json", {"files": [], "rounding": None})
+    storage.write(grid.block(0), b"x")
+    for needed, compared in ((Needed(), []), (Needed(blocks=True), []), (Needed(near=True), [(0, 0)])):
+        cosine.cosine(scope, TAUS[0], needed)
+        assert scope.crew.numbers == compared
 
 
 def test_a_grid_keeps_its_panels_on_another_machine(storage):

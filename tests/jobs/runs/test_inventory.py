@@ -79,7 +79,7 @@ def test_a_report_that_is_drawn_again_with_other_bytes_is_no_damage_any_more(tmp
     assert opened().damaged == set()
 
 
-@pytest.mark.parametrize("content", ["[]", "5", "null", '"x"', "{}"])
+@pytest.mark.parametrize("content", ["[]", "5", "null", '"x"', "{}", '{"identity": []}'])
 @pytest.mark.parametrize("name", ["run.json", "begun.json", "pruned.json"])
 def test_what_is_no_record_of_a_run_is_damage(tmp_path, name, content):
     storage = audit(tmp_path / "run", True)

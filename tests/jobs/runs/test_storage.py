@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tempscale_jobs.errors import Damaged, IncompleteRun
+from tempscale_jobs.errors import Damaged, IncompleteRun, UsageError
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import audit, pairs, parts
 from tempscale_jobs.tables.columns import Table
@@ -296,3 +296,11 @@ def test_columns_of_a_later_version_are_null_in_an_earlier_table(storage):
     found = storage.read_table("t.parquet", ["a"], {"c": pa.int64(), "b": pa.string()})
     assert found.to_pydict() == {"a": [1, 2], "b": ["x", "y"], "c": [None, None]}
     assert found.schema.field("c").type == pa.int64()
+
+
+def test_a_scheme_that_nobody_knows_is_refused_and_where_nothing_is_nothing_is_swept(tmp_path):
+    with pytest.raises(UsageError, match="nosuch://bucket"):
+        Storage("nosuch://bucket/run").check_reachable()
+    for root in (str(tmp_path / "none"), "memory://none"):
+        Storage(root).sweep()
+    assert not (tmp_path / "none").exists()

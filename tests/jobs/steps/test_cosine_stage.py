@@ -222,6 +222,10 @@ def test_means_by_text_name_the_document_of_each_text(tmp_path, some):
         assert first.documents.tolist() == sorted([7, own_document("b")])
         assert (first.texts.tolist(), second.documents.tolist(), second.texts.tolist()) == ([1, 1], [7], [1])
     assert [own.values.tolist() for own in found.moments] == [[2, 2], [1, 0]]
+    both = found.merged(found)
+    assert [own.values.tolist() for own in both.moments] == [[4, 4], [2, 0]]
+    assert [own.texts.tolist() for own in both.documents or ()] == ([[2, 2], [2]] if some else [])
+    assert found.merged(found._replace(documents=None)).documents is None
 
 
 def test_a_part_without_rows_is_a_matrix_of_its_width():

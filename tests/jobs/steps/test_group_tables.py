@@ -12,6 +12,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import groups
 from tempscale_jobs.steps.dealing import deal, document_sets
 from tempscale_jobs.steps.group_tables import Cells, MeasuredGroups
+from tempscale_jobs.steps.socm_tables import Sample, ranked, scatter
 from tempscale_jobs.tables import parts
 
 EDGES, TEXTS = (0, 100, 200), 480
@@ -56,3 +57,9 @@ def test_a_pair_that_is_no_number_ends_the_run(tmp_path):
             assert groups.read(scoped(run, model), temperature, 1).value.tolist() == [pytest.approx(0.9 * 0.5)]
     with pytest.raises(IncompleteRun):
         groups.read(scoped(run, model), temperature, 1)
+
+
+def test_one_text_has_no_pairs_to_rank_or_draw():
+    alone = Sample(np.array(["a"], object), np.array([3]), np.array([0]), *(np.full((1, 1), np.nan) for _ in range(3)))
+    assert ranked(alone, np.ones((1, 4)), 5) == []
+    assert scatter(np.zeros(0), np.zeros(0), 0) == []

@@ -18,7 +18,7 @@ from tempscale.collapse.aggregates import CosineCells, merge_tree
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.runs.folder import numbered
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps import blocks
+from tempscale_jobs.steps import blocks, layout
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.neighbours import Labels, Names, merge
 from tempscale_jobs.tables import parts
@@ -166,6 +166,35 @@ def test_a_gpu_worker_reads_each_block_once_a_panel(tmp_path, monkeypatch, room,
     names = collections.Counter(read)
     assert set(names) == {tiling.block(k) for k in range(12)}
     assert sum(names.values()) == reads
+
+
+def test_more_blocks_than_are_read_ahead_come_in_their_order(tmp_path):
+    tiling = replace(many_blocks(tmp_path / "run"), together=12)
+    blocks._held.clear()
+    seen = [(tile.row, tile.column) for tile in blocks.tiles_read_once(tiling, 0, 0)]
+    assert seen == [(a, b) for a in range(12) for b in range(a, 12)]
+
+
+def test_the_block_that_was_used_first_leaves_the_cache(tmp_path, monkeypatch):
+    tiling, read = many_blocks(tmp_path / "run"), []
+    whole = type(tiling.storage).read_table
+    monkeypatch.setattr(
+        type(tiling.storage), "read_table", lambda self, name, *given: read.append(name) or whole(self, name, *given)
+    )
+    monkeypatch.setattr(blocks, "kept", lambda size: 2)
+    blocks._read.clear()
+    for number in (0, 1, 0, 2, 0, 1):
+        assert blocks.read_block(tiling, number).labels.tolist() == [0, 1, 2, 3]
+    assert read == [tiling.block(number) for number in (0, 1, 2, 1)]
+    blocks._read.clear()
+
+
+def test_what_is_done_for_each_of_several_is_done_by_tasks_in_their_order(cluster):
+    def less(one, other):
+        return one - other
+
+    assert layout.of_each(cluster, less, [(5, 1), (5, 2), (5, 3)]) == [4, 3, 2]
+    assert layout.of_each(None, less, [(5, 1)]) == [4]
 
 
 def test_in_flight_work_is_bounded(cluster):

@@ -18,6 +18,7 @@ from tile_grid import tiled
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.sections import Encoding, Execution
 from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.runs import provenance
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor, dispatch
@@ -311,7 +312,10 @@ def elsewhere(roots, models, token, node):
 
 def test_every_node_proves_that_it_shares_the_folders(cluster, tmp_path, monkeypatch):
     out = Storage(str(tmp_path / "run"))
-    shared.check_shared([("--out", out)], [str(tmp_path)])
+    run = Run(out, [Model("m", str(tmp_path), "", 64)], [], "")
+    shared.check_run(run, [("--out", out)])
+    (sentence,) = provenance.processors(out, {"another"})
+    assert shared.processor() in sentence
     assert not list((tmp_path / "run").glob(f"{shared.PROOF}*"))
     with pytest.raises(UsageError, match="'/nowhere/model'"):
         shared.check_shared([("--out", out)], ["/nowhere/model"])
@@ -325,6 +329,7 @@ def test_a_node_that_gives_no_answer_ends_the_run_and_tasks_run_where_their_file
     out, file = Storage(str(tmp_path / "run")), tmp_path / "corpus.jsonl"
     file.write_text("{}")
     assert shared.that_sees([]) == shared.that_sees([str(file)]) == {}
+    assert [shared.sees([sized]) for sized in ((str(file), 2), (str(file), 3), ("/nowhere", 2))] == [True, False, False]
     here = {"label_selector": {shared.NODE_LABEL: ray.get_runtime_context().get_node_id()}}
     answers = {}
     monkeypatch.setattr(shared, "ask_nodes", lambda ask, nodes, **how: ((node, answers.get(node)) for node in nodes))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tempscale.measures import pairwise_socm
 from tempscale.second_order import nuclear
 from tempscale.second_order.bidiagonal import nuclear_norms
-from tempscale.second_order.nuclear import all_nuclear_norms, cross_nuclear_norms
+from tempscale.second_order.nuclear import all_nuclear_norms, cross_nuclear_norms, paired_nuclear_norms
 
 LANES = 16
 seeds = st.integers(0, 2**32)
@@ -274,6 +274,15 @@ def test_blocks_past_the_largest_of_the_lanes_are_right():
     first, second = factors([600, 3], 640, seed=1), factors([520, 600], 640, seed=2)
     assert nuclear.LARGEST_BLOCK < 600 * 520
     assert_right(cross_nuclear_norms(first, second), first, second)
+
+
+def test_listed_pairs_of_texts_without_rank_and_of_large_ones_are_right():
+    texts = factors([0, 600, 520, *(3,) * 57], 640, seed=1)
+    first, second = [0, 1, 1, 5], [7, 0, 2, 6]  # So few of all pairs that each is computed alone.
+    found = paired_nuclear_norms(texts, first, second).numpy()
+    value, slack = (each[first, second] for each in expected(texts, texts))
+    assert (np.abs(found - value) <= slack).all()
+    assert found[:2].tolist() == [0, 0]
 
 
 def test_a_regularized_text_of_rank_zero_leaves_the_root_of_epsilon_in_every_dimension():
