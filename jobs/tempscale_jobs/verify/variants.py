@@ -112,7 +112,7 @@ class Ways:
             yield from self._of_tokens(cause, chosen, tokens)
 
     def _of_tokens(self, cause: str, rows: Sequence[int], tokens: Tokens) -> Iterator[Made]:
-        changed = [k for k, row in enumerate(rows) if _ids(tokens, k) != _ids(self._tokens, row)]
+        changed = [k for k, row in enumerate(rows) if tokens.ids[k] != self._tokens.ids[row]]
         if changed:
             yield Made(cause, [rows[k] for k in changed], of_tokens(self._encoder, tokens.take(changed)))
 
@@ -185,7 +185,7 @@ class Ways:
         """The remaining rows at these lengths, in batches; `best` gets the length whose vector is nearest."""
         rows_by_length, left = dict[int, list[int]](), set(self.left)
         for row, length in lengths.items():
-            if row in left and len(_ids(self._tokens, row)) < length <= self._encoder.tokenizer.limit:
+            if row in left and len(self._tokens.ids[row]) < length <= self._encoder.tokenizer.limit:
                 rows_by_length.setdefault(length, []).append(row)
         for length, rows in sorted(rows_by_length.items()):
             at_once = max(1, self._encoder.token_budget // length)
@@ -207,7 +207,7 @@ class Ways:
         ids = torch.full((len(rows), length), padding, dtype=torch.long)
         mask = torch.zeros((len(rows), length), dtype=torch.bool)
         for place, row in enumerate(rows):
-            tokens = _ids(self._tokens, row)
+            tokens = self._tokens.ids[row]
             ids[place, : len(tokens)] = torch.tensor(tokens)
             mask[place, : len(tokens)] = True
         device, everything = next(self._encoder.model.parameters()).device, torch.ones_like(mask)
@@ -234,13 +234,6 @@ class Ways:
                 # Another program rounds in another order: its vector is about as far away, in another direction.
                 apart = np.linalg.norm(rounded - right, axis=1) / np.linalg.norm(right, axis=1)
                 yield Made(f"computed in {precision}", rows, right, (_ROUNDED * apart).tolist())
-
-
-def _ids(tokens: Tokens, text: int) -> list[int]:
-    """The tokens of one text, of all its chunks."""
-    if tokens.text is None:
-        return tokens.ids[text]
-    return [token for k, owner in enumerate(tokens.text) if owner == text for token in tokens.ids[k]]
 
 
 def _max_pooling(head: Head) -> Head:

@@ -84,6 +84,9 @@ def test_a_wanted_error_takes_more_groups_that_begin_with_the_same(few, corpus, 
     row = read_tables(more)["collapse_summary"].row(0, named=True)
     assert row["socm_groups"] == len(second)
     assert row["socm_se"] < reached
+    every = few.parent / "every"  # All are in the first groups: there are no texts for more.
+    audited(settings(every, corpus, small_model, socm_groups=1000, socm_se=1e-9))
+    assert groups_of(every) == second
     loose = few.parent / "loose"
     audited(settings(loose, corpus, small_model, socm_groups=28, socm_se=10.0))
     assert groups_of(loose) == first

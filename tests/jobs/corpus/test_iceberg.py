@@ -47,6 +47,18 @@ def test_a_folder_and_a_catalogue_give_the_same_rows_without_deleted_ones(table)
         assert sorted(ids(section(again))) == [name for name in EXPECTED if name != "1000003"]
 
 
+def test_a_table_without_a_snapshot_has_no_parts(tmp_path):
+    from pyiceberg.catalog import load_catalog
+
+    (tmp_path / "warehouse").mkdir()
+    catalogue = load_catalog("local", **stored_tables.iceberg_catalogue(tmp_path))
+    catalogue.create_namespace("texts")
+    made = catalogue.create_table("texts.docs", stored_tables.table().schema)
+    source = f"iceberg:{made.location().removeprefix('file://')}"
+    assert iceberg.parts(source, ["id"], (70, 1 << 20)) == []
+    assert ids(section(source)) == []
+
+
 def test_rows_are_those_of_the_planned_snapshot_and_afterwards_the_table_has_changed(table):
     source, made = table
     given = section(source, unit_rows=70)

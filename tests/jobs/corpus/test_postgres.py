@@ -1,6 +1,7 @@
 """A table of a real PostgreSQL with pgvector: one snapshot while others write, and a sentence for each mistake."""
 
 import contextlib
+import json
 import os
 import re
 import signal
@@ -196,9 +197,34 @@ def test_null_vectors_and_vectors_of_another_dimension_are_rejected_with_their_r
 
 def test_a_missing_driver_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    source = "postgres://owner@127.0.0.1:1/x?table=other"
-    with pytest.raises(UsageError, match=re.escape(install("psycopg"))):
-        stores.of(source).columns(source)
+    source, at = (
+        "postgres://owner@127.0.0.1:1/x?table=other",
+        json.dumps(["1", "t", '"id"', [["id", "int4", "", -1, "int"]], 0, 1]),
+    )
+    for read in (stores.of(source).columns, lambda given: list(postgres.batches(given, at, ["id"], (0, 1)))):
+        with pytest.raises(UsageError, match=re.escape(install("psycopg"))):
+            read(source)
+
+
+def test_a_part_is_counted_without_columns_and_a_column_that_is_gone_is_a_sentence(table):
+    (part,) = postgres.parts(table, ["id"], (1000, 1 << 40))
+    counted = list(postgres.batches(table, part.at, [], (0, 300)))
+    assert (sum(batch.num_rows for batch in counted), counted[0].num_columns) == (300, 0)
+    gone = json.loads(part.at)
+    next(column for column in gone[3] if column[0] == "tokens")[0] = "gone"
+    with pytest.raises(UsageError, match="cannot be read"):
+        list(postgres.batches(table, json.dumps(gone), ["gone"], (0, 1)))
+
+
+def test_a_key_that_may_be_null_is_refused_where_it_is(database):
+    execute(
+        database, "create materialized view holes as select nullif(k, 3) k from generate_series(1, 5) k",
+        "create unique index on holes (k)",
+    )  # fmt: skip
+    source = f"{database}?table=holes&key=k"
+    with pytest.raises(UsageError, match="null in 1 rows"):
+        postgres.parts(source, [], (10, 1 << 30))
+    execute(database, "drop materialized view holes")
 
 
 # --- a hundred thousand rows, while another session writes --------------------------------------------------------------

@@ -133,3 +133,19 @@ def test_an_empty_collection_has_no_row(tmp_path):
     given = section(f"qdrant:{tmp_path}/docs?pickles=trusted", text_column="id")
     with pytest.raises(UsageError, match="no row"):
         sources.check_rows(given, "out", values(given))
+
+
+def test_a_payload_of_another_type_behind_those_that_are_looked_at_is_a_sentence(tmp_path):
+    from qdrant_client import models
+
+    client = opened(tmp_path)
+    client.create_collection("docs", models.VectorParams(size=2, distance=models.Distance.DOT))
+    points = [
+        models.PointStruct(id=k, vector=[1, k], payload={"text": "a", "n": k if k <= 1000 else "many"})
+        for k in range(1, 1003)
+    ]
+    client.upload_points("docs", points)
+    client.close()
+    given = section(f"qdrant:{tmp_path}/docs?pickles=trusted", length_column="n")
+    with pytest.raises(UsageError, match="'n' of collection 'docs' is of type int64"):
+        values(given)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import postgres_server
@@ -18,7 +19,9 @@ from whole_run import corrected, digests, tuned
 from tempscale.correction.fit import fit
 from tempscale.optional import install
 from tempscale_jobs.config.sections import Corpus, Execution
-from tempscale_jobs.corpus import sources, stores
+from tempscale_jobs.corpus import sources, stores, units
+from tempscale_jobs.corpus.rows import Counts
+from tempscale_jobs.corpus.stored import Read, StoredVectors
 from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import Changed, UsageError
@@ -161,23 +164,39 @@ def saved(folder, array, name="v.npy"):
     return str(folder / name)
 
 
-VECTORS = np.ones((4, 3), np.float32)
+VECTORS, TOKENS = np.ones((4, 3), np.float32), np.arange(4)
 MISTAKES = {
-    "another setting": lambda folder: f"{saved(folder, VECTORS)}?idz=x.parquet",
-    "an empty setting": lambda folder: f"{saved(folder, VECTORS)}?ids=",
-    "no file": lambda folder: f"{folder}/none.npy",
-    "no ids": lambda folder: f"{saved(folder, VECTORS)}?ids={folder}/none.parquet",
-    "ids as JSON": lambda folder: f"{saved(folder, VECTORS)}?ids={folder}/ids.json",
-    "too few ids": lambda folder: f"{saved(folder, VECTORS)}?ids={saved(folder, np.arange(3), 'i.npy')}",
-    "one dimension": lambda folder: saved(folder, np.ones(4)),
-    "objects": lambda folder: saved(folder, np.array([[{}]])),
-    "complex numbers": lambda folder: saved(folder, np.ones((2, 2), complex)),
-    "on a server": lambda folder: "s3://bucket/v.npy",
-    "cut": lambda folder: cut(saved(folder, np.ones((400, 3)))),
-    "compressed": lambda folder: compressed(folder, np.savez_compressed, embedding=VECTORS, id=np.arange(4)),
-    "columns of other lengths": lambda folder: compressed(folder, np.savez, embedding=VECTORS, id=np.arange(3)),
-    "no zip": lambda folder: cut(compressed(folder, np.savez, embedding=VECTORS)),
-}
+    "another setting": (lambda folder: f"{saved(folder, VECTORS)}?idz=x.parquet", "no setting 'idz'"),
+    "an empty setting": (lambda folder: f"{saved(folder, VECTORS)}?ids=", "'ids' is empty"),
+    "no file": (lambda folder: f"{folder}/none.npy", "is not there"),
+    "no ids": (lambda folder: f"{saved(folder, VECTORS)}?ids={folder}/none.parquet", "is not there"),
+    "ids as JSON": (lambda folder: f"{saved(folder, VECTORS)}?ids={folder}/ids.json", "must be a Parquet file"),
+    "too few ids": (lambda folder: f"{saved(folder, VECTORS)}?ids={tokens_of(folder, 3)}", "has 3 rows, and 'v.npy' 4"),
+    "one dimension": (lambda folder: saved(folder, np.ones(4)), r"its shape is \(4,\)"),
+    "objects": (lambda folder: saved(folder, np.array([[{}]])), "Python objects"),
+    "complex numbers": (lambda folder: saved(folder, np.ones((2, 2), complex)), "holds complex128"),
+    "on a server": (lambda folder: "s3://bucket/v.npy", "must be on a disk"),
+    "cut": (lambda folder: cut(saved(folder, np.ones((400, 3)))), "v.npy"),
+    "compressed": (
+        lambda folder: compressed(folder, np.savez_compressed, embedding=VECTORS, tokens=TOKENS), "is compressed"
+    ),
+    "columns of other lengths": (
+        lambda folder: compressed(folder, np.savez, embedding=VECTORS, tokens=TOKENS[:3]), "different numbers of rows"
+    ),
+    "three dimensions": (
+        lambda folder: compressed(folder, np.savez, embedding=np.ones((2, 2, 2)), tokens=TOKENS[:2]), r"is \(2, 2, 2\)"
+    ),
+    "nothing": (lambda folder: compressed(folder, np.savez, embedding=VECTORS[:0], tokens=TOKENS[:0]), "is empty"),
+    "objects in an archive": (
+        lambda folder: compressed(folder, np.savez, embedding=np.array([[{}]]), tokens=TOKENS[:1]), "Python objects"
+    ),
+    "no zip": (lambda folder: cut(compressed(folder, np.savez, embedding=VECTORS, tokens=TOKENS)), "zip"),
+}  # fmt: skip
+
+
+def tokens_of(folder, rows):
+    pq.write_table(pa.table({"tokens": TOKENS[:rows]}), folder / "t.parquet")
+    return f"{folder}/t.parquet"
 
 
 def cut(file):
@@ -193,12 +212,21 @@ def compressed(folder, save, **arrays):
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_mistakes_about_arrays_are_refused(tmp_path, mistake):
-    source = MISTAKES[mistake](tmp_path)
+    make, told = MISTAKES[mistake]
+    source = make(tmp_path)
     for look in (lambda given: list(sources.records(given, Vectors("texts", given, "").columns)), sources.state):
         if look is sources.state and mistake not in ("another setting", "an empty setting", "no file", "no ids"):
             continue
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match=told):
             look(section(source, id_column=None))
+
+
+def test_ids_alone_may_be_a_file_of_numpy(tmp_path):
+    source = f"{saved(tmp_path, VECTORS)}?ids={saved(tmp_path, np.array(['a', 'b', 'c', 'd']), 'i.npy')}"
+    columns = StoredVectors(section(source), Read(text=False), "").columns
+    rows = [record.values for record in sources.records(section(source), columns)]
+    assert [row["id"] for row in rows] == list("abcd")
+    np.testing.assert_array_equal(np.stack([row["embedding"] for row in rows]), VECTORS)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, ">f4", np.int8])
@@ -275,3 +303,19 @@ def test_a_missing_library_is_named(tmp_path, monkeypatch, module, source):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UsageError, match=re.escape(install(module))):
         stores.of(source).columns(source)
+
+
+def test_rows_of_texts_and_vectors_go_into_a_part_and_back(tmp_path):
+    columns = {"id": ["a", "b"], "text": ["x", "y"], "embedding": [[1.0, 2.0], [3.0, 4.0, 5.0]], "day": [None, 7.0]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    contents = StoredVectors(section(str(tmp_path / "a.parquet"), id_column="id"), Read(by=("day",)), "")
+    assert contents.begin(None) is None
+    (unit,) = units.plan(contents.corpus, contents.columns, contents.corpus)
+    rows = list(contents.items(replace(unit, limit=None), Counts(), None))
+    assert [(row.text_id, row.groups, row.vector.tolist()) for row in rows] == [
+        ("a", [None], [1, 2]),
+        ("b", ["7.0"], [3, 4, 5]),
+    ]
+    again = list(contents.items_of(contents.table(rows)))
+    assert [row.vector.tolist() for row in again] == [row.vector.tolist() for row in rows]
+    assert [row[:2] + row[3:7] for row in again] == [row[:2] + row[3:7] for row in rows]

@@ -13,8 +13,9 @@ from random_inputs import read
 from whole_run import as_lines, audited, read_tables
 
 from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.config.sections import Queries
 from tempscale_jobs.corpus.stream import SourceReader
-from tempscale_jobs.corpus.vectors import Vectors
+from tempscale_jobs.corpus.vectors import Reader, Vectors
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import GIVEN
@@ -145,3 +146,9 @@ def test_without_a_usable_vector_there_is_no_width_and_a_wrong_setting_is_named(
     else:
         with pytest.raises(UsageError, match=told):
             contents.begin(None)
+
+
+def test_a_query_needs_no_length():
+    settings = Queries.model_validate({"source": "q.parquet", "embedding_column": "vector"})
+    (vector, length), problem = Reader(settings)(([3.0, 4.0], None, None))
+    assert (vector.tolist(), length, problem) == (pytest.approx([0.6, 0.8]), 1, None)

@@ -1,13 +1,15 @@
 """Vectors and texts of two tables are joined by their ids, in one range of ids or in many."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.corpus.rows import Rejects
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.verify import ROWS
-from tempscale_jobs.verify import joined
+from tempscale_jobs.verify import computed, joined
 
 SHARD = 7
 
@@ -60,3 +62,27 @@ def test_of_samples_only_ids_that_both_know_are_counted_as_missing(tmp_path):
 def test_tables_without_a_common_id_are_refused(tmp_path):
     with pytest.raises(UsageError, match="no id in common"):
         joined.join(side(tmp_path / "v", ["1"]), side(tmp_path / "t", ["2"]), 0)
+
+
+def test_rejected_rows_of_the_texts_are_kept_with_those_of_the_vectors(tmp_path):
+    vectors, texts = (Storage(str(tmp_path / name)) for name in "vt")
+    for storage, reasons in ((vectors, ["a"]), (texts, ["b", "c"])):
+        for reason in reasons:
+            rejects = Rejects(storage, ord(reason))
+            rejects.add(f"id {reason}", "row", reason)
+            rejects.flush()
+    joined.keep_rejected(texts, vectors)
+    found = [row["reason"] for name in vectors.list("rejected") for row in vectors.read_table(name).to_pylist()]
+    assert sorted(found) == ["a", "b", "c"]
+
+
+def test_precision_is_measured_on_texts_of_all_lengths_of_the_first_shards(tmp_path):
+    storage, ids = Storage(str(tmp_path)), [str(k) for k in range(2100)]
+    shards = []
+    for name, part in (("a", ids[:2050]), ("b", ids[2050:])):
+        texts = ["x" * (1 + int(k)) for k in part]
+        storage.write_table(f"shards/{name}.parquet", pa.table({"text": texts}))
+        shards.append(Shard(f"shards/{name}.parquet", len(part)))
+    found = [len(text) for text in computed.spread(storage, Index("x", {}, "f", 2100, 0, 2100, 2100, {}, tuple(shards)))]
+    assert (found[0], found[-1], len(found)) == (1, 2050, computed.TEXTS)  # The second shard is not needed.
+    assert np.diff(found).min() > 0.9 * 2050 / computed.TEXTS

@@ -14,13 +14,14 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.corpus.stored import StoredRow
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import gate
 from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.verify import ROWS, compared
-from tempscale_jobs.verify import earlier, findings, sample, summary
+from tempscale_jobs.verify import earlier, explain, findings, sample, summary, words
 from tempscale_jobs.verify.compare import PARTIALS, Rules, Tolerance, judge
 from tempscale_jobs.workers.dispatch import Piece
 
@@ -97,11 +98,59 @@ def test_another_way_explains_a_vector_only_if_it_is_much_nearer_than_the_models
     assert not rules.explains(stored, u + 1.2 * ERROR * across, u)
     assert not rules.explains(stored, u, u)
     assert not rules.explains(u + across, u + 0.9 * across, u)  # Nearer, and beyond any rounding.
+    assert not rules.allows(0 * u, u, 1.0)  # It has no direction.
 
 
 def test_vectors_wider_than_the_models_are_refused(right, tmp_path):
     with pytest.raises(UsageError, match="17 dimensions"):
         judged(tmp_path, right, np.hstack([right, right[:, :1]]))
+
+
+def test_a_scale_of_another_width_and_a_sample_without_rows_are_refused(right, tmp_path):
+    run, _ = judged(tmp_path, right, right)
+    (name,) = run.storage.list(run.place(PARTIALS, MODEL, run.temperatures[0]))
+    part = [Piece(0, (), "part", (name,))]
+    with pytest.raises(UsageError, match=r"scale of .* 3 numbers, and most vectors have 16"):
+        judge(run, MODEL, part, TOLERANCE._replace(storage=Stored(False, (1.0, 2.0, 3.0))))
+    run.storage.write_table(name, run.storage.read_table(name).slice(0, 0))
+    with pytest.raises(UsageError, match="nothing can be compared"):
+        judge(run, MODEL, part, TOLERANCE)
+
+
+class NoWays:
+    """Ways that make nothing, of these vectors and of norms before the model's last stage."""
+
+    def __init__(self, right, before_norm):
+        self.right, self.before_norm, self.left = right, np.full(len(right), before_norm), list(range(len(right)))
+
+    def __iter__(self):
+        return iter(())
+
+
+NORM, BEFORE = 3.0, 7.0
+OF_NUMBERS = {
+    "zero": lambda u: 0 * u,
+    "not finite": lambda u: u * np.inf,
+    "cut to the first 5 of 16 dimensions": lambda u: u * (np.arange(DIM) < 5),
+    "scaled to norm 1": lambda u: u / NORM,
+    "with the model's own norm": lambda u: u,
+    "without the last normalisation": lambda u: u * BEFORE / NORM,
+    "2 times as long": lambda u: 2 * u,
+    "stored as float16": lambda u: u.astype(np.float16).astype(float),
+    None: lambda u: np.append(u, 1.0),
+}
+
+
+@pytest.mark.parametrize("cause", OF_NUMBERS)
+def test_what_the_numbers_alone_explain(cause, right):
+    model = NORM * right[:3] / np.linalg.norm(right[:3], axis=1, keepdims=True)
+    rules = Rules(TOLERANCE._replace(error=1e-6), "unit", "float64", DIM)
+    rows = [StoredRow(f"t{k}", "", OF_NUMBERS[cause](u), None, None, None, []) for k, u in enumerate(model)]
+    expected = {} if cause is None else dict.fromkeys(range(3), cause)
+    with np.errstate(invalid="ignore"):
+        assert explain.causes(NoWays(model, BEFORE), rows, rules) == expected
+    if cause in ("2 times as long", None):  # Where the model itself gives no vector, nothing can be said.
+        assert explain.causes(NoWays(model * np.nan, BEFORE), rows, rules) == {}
 
 
 def test_shares_are_of_all_rows_and_of_each_group_with_exact_intervals(right, tmp_path):
@@ -116,6 +165,7 @@ def test_shares_are_of_all_rows_and_of_each_group_with_exact_intervals(right, tm
     }  # fmt: skip
     total = rows[None, "any"]
     assert (total["low"], total["high"]) == pytest.approx((beta.ppf(0.025, 2, 39), beta.ppf(0.975, 3, 38)))
+    assert words.answer(table).endswith("all from day=late; nothing that was tried explains them.")
     exact = summary.tables_of(run, judgement._replace(of_all=True), [], {})["verify_summary"].to_pylist()[0]
     assert exact["low"] == exact["share"] == exact["high"] == 2 / ROWS_COMPARED
 

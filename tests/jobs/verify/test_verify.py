@@ -10,7 +10,7 @@ import pytest
 from command_line import in_process, said
 from golden_words import ending, masked, same
 from planted_vectors import ROWS, WINDOW
-from sentence_transformers import SentenceTransformer
+from sentence_transformers import SentenceTransformer, models
 from sentence_transformers.quantization import quantize_embeddings
 from whole_run import as_toml, audited, digests, read_record, read_tables
 
@@ -118,6 +118,15 @@ def test_the_answer_names_the_group_and_json_the_verdict(run):
 
 def test_the_ending_is_that_of_the_golden_file(run, capsys):
     same("verify-ending.txt", masked(ending("verify", run[0], capsys), run[0]))
+
+
+@pytest.mark.proof
+def test_a_finished_run_that_is_started_again_does_nothing(run, index, small_model):
+    before = {file: file.stat().st_mtime_ns for file in run[0].rglob("*") if file.is_file() and file.name != "report.html"}
+    code, _, err = verify(index[0], small_model, run[0], "--sample", "all", "--by", "day")
+    assert code == 1, err
+    after = {file: file.stat().st_mtime_ns for file in before}
+    assert [file.name for file in before if after[file] != before[file] and file.suffix == ".parquet"] == []
 
 
 @pytest.mark.proof
@@ -229,6 +238,40 @@ def test_two_tables_are_joined_by_their_ids_and_what_one_lacks_is_counted(texts,
     code, printed, err = verify(tmp_path / "vectors.parquet", small_model, tmp_path / "sampled", *sampled, "--json")
     assert code == 0, printed + err
     assert len(read_tables(tmp_path / "sampled")["verified"]) == 20
+
+
+@pytest.mark.proof
+def test_a_vector_without_its_last_normalisation_is_named(texts, minilm, ray_session, tmp_path):
+    """Of the real model, whose last stage scales to norm 1."""
+    model = SentenceTransformer(str(minilm), device="cpu")
+    vectors = model.encode(texts[:40])
+    raw = SentenceTransformer(modules=[*model][:-1], device="cpu").encode(texts[3:6])
+    vectors[3:6] = raw
+    pl.DataFrame({"id": range(40), "text": texts[:40], "embedding": vectors.tolist()}).write_parquet(tmp_path / "i.parquet")
+    code, _, err = in_process(
+        "verify", "--embeddings", str(tmp_path / "i.parquet"), "--model", str(minilm), "--out", str(tmp_path / "run"),
+        "--workers", "1", "--sample", "all",
+    )  # fmt: skip
+    assert code == 1, err
+    wrong = read_tables(tmp_path / "run")["verified"].filter("wrong").select("text_id", "cause")
+    assert dict(wrong.iter_rows()) == dict.fromkeys(("3", "4", "5"), "without the last normalisation")
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("cause", ["without the stages after pooling", "pooled by cls"])
+def test_vectors_of_a_model_with_a_dense_stage(cause, texts, small_model, ray_session, tmp_path):
+    """Rows that a run explains by one pooling are not tried by the others."""
+    transformer, dense = models.Transformer(small_model, max_seq_length=WINDOW), models.Dense(64, 64)
+    stages = [transformer, models.Pooling(64), dense]
+    SentenceTransformer(modules=stages, device="cpu").save(str(tmp_path / "model"))
+    vectors = SentenceTransformer(modules=stages, device="cpu").encode(texts[:40])
+    wrong = stages[:2] if cause.startswith("without") else [transformer, models.Pooling(64, pooling_mode="cls"), dense]
+    vectors[3:6] = SentenceTransformer(modules=wrong, device="cpu").encode(texts[3:6])
+    pl.DataFrame({"id": range(40), "text": texts[:40], "embedding": vectors.tolist()}).write_parquet(tmp_path / "i.parquet")
+    code, _, err = verify(tmp_path / "i.parquet", tmp_path / "model", tmp_path / "run", "--sample", "all")
+    assert code == 1, err
+    found = read_tables(tmp_path / "run")["verified"].filter("wrong").select("text_id", "cause")
+    assert dict(found.iter_rows()) == dict.fromkeys(("3", "4", "5"), cause)
 
 
 @pytest.mark.proof

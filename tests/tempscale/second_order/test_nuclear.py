@@ -283,6 +283,7 @@ def test_listed_pairs_of_texts_without_rank_and_of_large_ones_are_right():
     value, slack = (each[first, second] for each in expected(texts, texts))
     assert (np.abs(found - value) <= slack).all()
     assert found[:2].tolist() == [0, 0]
+    assert paired_nuclear_norms(texts, [0, 1], [7, 0]).tolist() == [0, 0]
 
 
 def test_a_regularized_text_of_rank_zero_leaves_the_root_of_epsilon_in_every_dimension():
