@@ -1,7 +1,8 @@
 """Which lines and branches of the program the tests run: `python tests/covered.py`, which is what `make coverage` runs.
 
 The tests of `make test` and of `make proof`. What came of it is written to benchmarks/results/coverage.json, for
-docs/dev/coverage.md. `python tests/covered.py --add TESTS` adds what further tests run of the same code.
+docs/dev/coverage.md. `python tests/covered.py --add TESTS` adds what further tests run; of a file that has changed since, it
+records what these tests run.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ def main(arguments: list[str]) -> int:
         known = json.loads(RESULT.read_text("utf-8"))["files"]
         sizes = {name: (own["lines"], own["branches"]) for name, own in known.items()}
         if changed := [name for name, own in files.items() if sizes.get(name) != (own["lines"], own["branches"])]:
-            print(f"other lines than those of the record, which stays as it is for {', '.join(changed)}")
-        files = known | {name: together(known[name], own) for name, own in files.items() if name not in changed}
+            print(f"changed since the record, so what these tests alone run of it is recorded: {', '.join(changed)}")
+        files = known | {name: own if name in changed else together(known[name], own) for name, own in files.items()}
     result = {
         "on": datetime.datetime.now(datetime.UTC).date().isoformat(), "coverage": report["meta"]["version"], "files": files,
     }  # fmt: skip
