@@ -19,7 +19,7 @@ from whole_run import corrected, digests, tuned
 from tempscale.correction.fit import fit
 from tempscale.optional import install
 from tempscale_jobs.config.sections import Corpus, Execution
-from tempscale_jobs.corpus import sources, stores, units
+from tempscale_jobs.corpus import arrays, sources, stores, units
 from tempscale_jobs.corpus.rows import Counts
 from tempscale_jobs.corpus.stored import Read, StoredVectors
 from tempscale_jobs.corpus.stream import SourceReader
@@ -219,6 +219,13 @@ def test_mistakes_about_arrays_are_refused(tmp_path, mistake):
             continue
         with pytest.raises(UsageError, match=told):
             look(section(source, id_column=None))
+
+
+def test_vectors_are_read_without_the_columns_beside_them(tmp_path):
+    pq.write_table(pa.table({"other": TOKENS}), tmp_path / "o.parquet")
+    for beside in (f"{tmp_path}/o.parquet", saved(tmp_path, TOKENS, "i.npy")):
+        (batch,) = arrays.batches(f"{saved(tmp_path, VECTORS)}?ids={beside}", "", ["embedding"], (1, 4))
+        assert (batch.num_rows, batch.schema.names) == (3, ["embedding"])
 
 
 def test_ids_alone_may_be_a_file_of_numpy(tmp_path):

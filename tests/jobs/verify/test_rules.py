@@ -2,6 +2,7 @@
 
 from collections import Counter
 from hashlib import sha256
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -21,7 +22,7 @@ from tempscale_jobs.runs.folder import Model, Run, place
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.verify import ROWS, compared
-from tempscale_jobs.verify import earlier, explain, findings, sample, summary, words
+from tempscale_jobs.verify import earlier, explain, findings, sample, summary, variants, words
 from tempscale_jobs.verify.compare import PARTIALS, Rules, Tolerance, judge
 from tempscale_jobs.workers.dispatch import Piece
 
@@ -151,6 +152,12 @@ def test_what_the_numbers_alone_explain(cause, right):
         assert explain.causes(NoWays(model, BEFORE), rows, rules) == expected
     if cause in ("2 times as long", None):  # Where the model itself gives no vector, nothing can be said.
         assert explain.causes(NoWays(model * np.nan, BEFORE), rows, rules) == {}
+
+
+def test_a_candidate_makes_nothing_where_the_model_has_explained_all():
+    tokenizer = SimpleNamespace(limit=64, max_length=32, prompt="")
+    made = variants.of_candidate(SimpleNamespace(tokenizer=tokenizer), "other", [], {"max_length": 64, "prompt": "a"})
+    assert list(made) == []
 
 
 def test_shares_are_of_all_rows_and_of_each_group_with_exact_intervals(right, tmp_path):
