@@ -197,7 +197,7 @@ def test_the_verdict_and_what_else_is_to_be_known_are_in_every_place(kept):
     assert len(lines) == 3
     assert failed["failed"][0] in lines[1]
     assert begun["first_nights"][0] in lines[2]
-    assert page_of(page.report_of(record), {}).html.count(f">{begun['first_nights'][0]}<") == 1
+    assert page_of(page.report_of(record), {}).html.replace("\u00a0", " ").count(f">{begun['first_nights'][0]}<") == 1
     assert [charts.reason(row) for row in record.to_dicts()][1:] == [failed["failed"][0], begun["first_nights"][0]]
     passed, other = ({"night": "2026-11-03", "gate": judged} for judged in (begun, failed))
     assert len(notify.github_lines(passed)) == 2
