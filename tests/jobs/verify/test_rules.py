@@ -211,7 +211,7 @@ def test_an_earlier_audit_knows_which_texts_were_edited(fingerprint, has_other_t
     stored, edited = right.copy(), (3, 5, 7, 11)
     stored[3], stored[5], stored[7] = right[20], right[5] + 0.3 * right[6], -right[7]
     stored[9], stored[11] = right[9] + 0.3 * right[6], -right[11]
-    then = {k: stored[k] if k == 7 else right[k] for k in range(ROWS_COMPARED)}
+    then = {k: stored[k] if k in (3, 7) else right[k] for k in range(ROWS_COMPARED)}
     texts = {k: "an older text" if k in edited or has_other_texts else f"t{k}" for k in range(30)}
     known = known_earlier(tmp_path / "audit", texts, then, fingerprint)
     assert len(known.known) == 30
