@@ -65,8 +65,8 @@ def read(folder: str, model: Model, temperature: Temperature, digests: Mapping[s
     """Read what the audit in a folder knows of these rows; `digests` are their texts' own."""
     storage, known, edited = finished(folder), set[str](), dict[str, tuple[str, int]]()
     same = [label for label, facts in storage.read_json(DONE)["models"].items() if _identity(facts) == model.identity()]
-    own = [name for label in same for name in storage.list(place("texts", label, temperature), ".parquet")]
-    names = own or parts_of_texts(storage)
+    of_model = [name for label in same for name in storage.list(place("texts", label, temperature), ".parquet")]
+    names = of_model or parts_of_texts(storage)
     for name, columns in zip(names, storage.columns(names, ["text_id", "content_sha"]), strict=True):
         for row, (text_id, digest) in enumerate(zip(*(column.to_pylist() for column in columns), strict=True)):
             if text_id not in digests:
@@ -74,7 +74,7 @@ def read(folder: str, model: Model, temperature: Temperature, digests: Mapping[s
             known.add(text_id)
             if digests[text_id] != digest:
                 edited[text_id] = name, row
-    return EarlierTexts(frozenset(known), frozenset(edited), _vectors(storage, edited) if own else {})
+    return EarlierTexts(frozenset(known), frozenset(edited), _vectors(storage, edited) if of_model else {})
 
 
 def _identity(facts: Mapping[str, Any]) -> dict[str, Any]:

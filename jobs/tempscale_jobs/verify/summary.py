@@ -80,7 +80,9 @@ def _by_neighbours(
     units = units[:, : rules.width]
     units = units / np.maximum(np.linalg.norm(units, axis=1, keepdims=True), np.finfo(np.float32).tiny)
     others = units[among]
-    for text_id, vector in ((text_id, vector) for text_id, vector in stored.items() if len(vector) == rules.width):
+    for text_id, vector in stored.items():
+        if len(vector) != rules.width:
+            continue
         own = place[text_id]
         scaled = rules.tolerance.storage.numbers(vector)
         scaled = (scaled / max(float(np.linalg.norm(scaled)), np.finfo(float).tiny)).astype(np.float32)
