@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,8 @@ from tempscale.stats.errors import enough_documents
 
 AT_ONCE = 1 << 17
 """Queries whose neighbours are counted together."""
+_UNITS = 1 << 19
+"""Units whose slots are counted together."""
 
 
 class Exposure(NamedTuple):
@@ -262,6 +265,66 @@ def exposures(
         total += drawn * (1 - drawn * asks) * squares + drawn * (1 - drawn) * (dyads - squares)
         corrected[b] = float(max(Fraction(0), total)) ** 0.5
     return Exposure(shares, slot_shares, ratio, error, corrected)
+
+
+class Change(NamedTuple):
+    """What another search of the same texts by the same queries does to exposures; each (interval,), NaN without texts."""
+
+    change: Float[np.ndarray, " interval"]
+    """The exposure of the other search, less that of the first."""
+    error: Float[np.ndarray, " interval"]
+    """Standard error over repeated draws of texts and queries."""
+
+
+def change(
+    first: Int[np.ndarray, "query k"],
+    second: Int[np.ndarray, "query k"],
+    interval: Int[np.ndarray, " text"],
+    intervals: int,
+    queries: Units,
+    numbers: Int[np.ndarray, " query"] | None = None,
+) -> Change:
+    """The change of each exposure from one graph to another, with the error that it has because both share units.
+
+    As V of `exposures`, of the difference of the two: a slot of the first graph has the weight −e, one of the second e, each
+    with its own s_b; D_t is that of the change. Slots of both graphs between the same two units are one dyad.
+
+    Args:
+        first: the neighbours of each query in one graph, as indices into `interval`; NOBODY in an empty slot.
+        second: those of the same queries in the other.
+        interval: length interval of every text that could be a neighbour.
+        intervals: how many length intervals there are.
+        queries: the units of texts and queries.
+        numbers: the number of each query among the texts; by default the queries are no texts.
+    """
+    texts = len(interval)
+    asking = queries.of_queries(np.arange(len(first)) if numbers is None else numbers, numbers is not None)
+    # The kinds of the second graph's slots are numbered behind those of the first; their texts are the same units.
+    twice = np.concatenate([interval, interval.astype(np.int64) + intervals])
+    units = np.arange(texts) if queries.texts is None else queries.texts
+    graphs = [QueryNeighbours(asking, first), QueryNeighbours(asking, np.where(second == NOBODY, NOBODY, second + texts))]
+    parts = (
+        slots(graphs, twice, 2 * intervals, part, count=queries.total, unit=np.concatenate([units, units]))[0]
+        for part in (range(k, min(k + _UNITS, queries.total)) for k in range(0, queries.total, _UNITS))
+    )
+    return _change(reduce(Slots.merged, parts), intervals)
+
+
+def _change(counts: Slots, intervals: int) -> Change:
+    """The change and its error from the counts of two graphs, whose kinds follow each other."""
+    texts, filled = [int(n) for n in counts.texts[:intervals]], [int(n) for n in counts.filled]
+    n, graphs = sum(texts), (filled[:intervals], filled[intervals:])
+    moved, error = np.full((2, intervals), np.nan)
+    for b in (b for b in range(intervals) if texts[b]):
+        p, slot, difference = Fraction(texts[b], n), list[Fraction](), Fraction(0)
+        for sign, graph in zip((-1, 1), graphs, strict=True):
+            total = max(1, sum(graph))
+            s = Fraction(graph[b], total)
+            slot += [sign * ((c == b) - s) / (p * total) for c in range(intervals)]
+            difference += sign * s / p
+        share = [difference * ((a == b) - p) / (p * n) for a in range(intervals)] + [Fraction(0)] * intervals
+        moved[b], error[b] = float(difference), float(_variance(counts, slot, share)) ** 0.5
+    return Change(moved, error)
 
 
 def _variance(counts: Slots, slot: list[Fraction], share: list[Fraction]) -> Fraction:

@@ -38,6 +38,7 @@ from tempscale_jobs.steps import (
     probe,
     socm,
     source_order,
+    what_if,
     worst,
 )
 from tempscale_jobs.steps.blocks import COSINE
@@ -203,6 +204,7 @@ def _measure_all_pairs(scope: Embedded) -> None:
     queries = None if scope.config.queries is None else scope.run.below("queries")
     for temperature in scope.run.temperatures if scope.analysis.compares else ():
         exposure.expose(scope, temperature, queries)
+    what_if.measure(scope, queries)
     source_order.look(scope)
 
 
@@ -306,7 +308,8 @@ def needed_of_tiles(scope: Embedded, temperature: Temperature) -> Needed:
     run, model, analysis = scope.run, scope.model, scope.analysis
     near = analysis.compares and not exposure.is_done(run, model, temperature)
     search = analysis.socm_top_over == "corpus" and not worst.is_done(run, model, temperature)
-    return Needed(blocks=near or search, near=near)
+    changed = bool(analysis.what_if) and temperature == run.temperatures[0] and not what_if.is_done(scope)
+    return Needed(blocks=near or search or changed, near=near)
 
 
 def _write_report(run: Run, record: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ from tempscale_jobs.steps.exposure import largest, ranked
 from tempscale_jobs.steps.groups import REPLICATES
 from tempscale_jobs.steps.layout import Layout
 from tempscale_jobs.steps.scope import Embedded
-from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
+from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT, WHAT_IF
 from tempscale_jobs.tables.columns import Table, finite
 from tempscale_jobs.verify.stage import Verified
 
@@ -39,7 +39,7 @@ _EXCERPT_CHARACTERS, _AT_ONCE = 280, 1 << 20
 _STEPS = {
     "length_collapse": "cosine", "cosine_histogram": "cosine", "exposure": "exposure", "exposure_corrected": "exposure",
     "near_duplicates": "exposure", "collapsed_texts": "exposure", "prefix_probe": "probe", "socm": "socm",
-    "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top",
+    "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top", "what_if": "what_if",
 }  # fmt: skip
 
 
@@ -56,7 +56,8 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     """The tables by name, from what the steps so far have measured."""
     run, config, index = audited[0].run, audited[0].config, audited[0].index
     models = [scope.model for scope in audited]
-    tables = {table.name: _collected(run, models, table, config.analysis) for table in TABLES if table.name in _STEPS}
+    collected = [table for table in TABLES if table.name in _STEPS and (table is not WHAT_IF or config.analysis.what_if)]
+    tables = {table.name: _collected(run, models, table, config.analysis) for table in collected}
     summaries, effects = [], []
     for scope in audited:
         figures = [_figures(scope, t, tables) for t in run.temperatures]

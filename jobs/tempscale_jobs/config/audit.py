@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
+from tempscale.correction.variant_names import canonical, needs_queries
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.nights import NIGHT, Gate, RecordOfNights, checked_night, filled, history_folder
@@ -123,6 +124,11 @@ class Analysis(Intervals):
     length_correction: Annotated[bool, Option("--length-correction/--no-length-correction", "What is measured")] = Field(
         True, description="Measure how a correction by length would change exposure, at the first temperature."
     )
+    what_if: Annotated[list[str], Option("--what-if", "What is measured", "WHAT")] = Field(
+        [],
+        description="What a change of the vectors would change in searches, without embedding again; can be repeated: "
+        "dims:256, int8, bits, or a correction such as length or centre, joined with + as in centre+bits.",
+    )
     near_duplicate: float = Field(0.95, gt=-1, le=1, description="Cosine from which a pair is a near-duplicate.")
     worst_duplicates: int = Field(100, ge=0, le=100_000, description="Near-duplicates listed; all are counted.")
 
@@ -138,6 +144,11 @@ class Analysis(Intervals):
         published = isinstance(data, dict) and data.get("socm_regularization") and not data.keys() & _HOW_MANY
         return data | {"socm_sample": PUBLISHED_SAMPLE} if published else data
 
+    @field_validator("what_if")
+    @classmethod
+    def _variants(cls, asked: list[str]) -> list[str]:
+        return list(dict.fromkeys(map(canonical, asked)))
+
     @property
     def compares(self) -> bool:
         """Whether pairs are computed: all of them, or those of a sample that asks for its nearest."""
@@ -147,6 +158,8 @@ class Analysis(Intervals):
     def _fitting(self) -> Analysis:
         if self.socm_top_over == "corpus" and self.cosine != "full":
             raise ValueError("socm_top_over = corpus needs every cosine; leave cosine at full")
+        if self.what_if and not (self.neighbours and self.exposure_sample):
+            raise ValueError("what_if compares nearest texts; set neighbours and exposure_sample above 0, or leave it out")
         if self.probe_sample and "probe_se" in self.model_fields_set:
             raise ValueError("probe_sample is a number of texts instead of a wanted error; leave out probe_se")
         if self.socm_sample and self.model_fields_set & {"socm_groups", "socm_se"}:
@@ -254,6 +267,15 @@ class AuditConfig(Command):
         return self
 
     @model_validator(mode="after")
+    def _variants_can_be_fitted(self) -> AuditConfig:
+        asking = [what for what in self.analysis.what_if if needs_queries(what)]
+        if asking and self.queries is None:
+            raise ValueError(
+                f"what_if {asking[0]!r} is fitted to queries, and none are given: name them by --queries, or leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _exact_bounds(self) -> AuditConfig:
         coarse = self.embedding.precision != "float32" and self.execution.cache is not None
         if coarse and self.analysis.socm_top_over == "corpus":
@@ -284,11 +306,14 @@ class AuditConfig(Command):
 
     @override
     def identity(self) -> dict[str, Any]:
-        """See `Command.identity`. A run has the identity that it had before there were quick ones and verified ones.
+        """See `Command.identity`. A run has the identity that it had before there were quick ones and verified ones, and
+        before `what_if`.
 
         The models of [verify] count by their files.
         """
         identity = {name: value for name, value in super().identity().items() if name not in ("quick", "verify") or value}
+        if not self.analysis.what_if:
+            identity["analysis"].pop("what_if")
         for name in ("model", "candidates"):
             identity.get("verify", {}).pop(name, None)
         return identity

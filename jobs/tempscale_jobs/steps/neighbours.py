@@ -232,14 +232,14 @@ def search(temperature: Temperature, grid: Tiling, queries: Queries, corpus: Lab
     for _ in run_tasks(cluster, _write_answer, answers()):
         pass
     names_of = [[grid.found(asker, k) for k in range(len(groups))] for asker, _ in targets]
-    shares = [_shares_kept(*near[k]) for k in range(len(groups))] if offsets is not None else [np.zeros(0)]
+    shares = [shares_kept(*near[k]) for k in range(len(groups))] if offsets is not None else [np.zeros(0)]
     return FoundNeighbours(
         names_of[0] if queries.plain else [], names_of[1] if offsets is not None else [], np.concatenate(shares),
         queries.layout.interval[queries.places],
     )  # fmt: skip
 
 
-def _shares_kept(plain: Nearest, corrected: Nearest) -> np.ndarray:
+def shares_kept(plain: Nearest, corrected: Nearest) -> np.ndarray:
     """The share of each text's nearest texts that are the same in both lists."""
     present = plain.label != NOBODY
     same = (plain.label[:, :, None] == corrected.label[:, None, :]).any(2) & present

@@ -158,6 +158,31 @@ NEAR_DUPLICATES = Table(
     ),
 )
 
+WHAT_IF = Table(
+    "what_if",
+    "what variants of the vectors would change in searches: which nearest texts stay, which lengths fill the results",
+    (
+        *KEY,
+        Column("what", TEXT, "", "the variant; empty for the vectors as they are"),
+        Column("by", TEXT, "", "`length`, or null for all askers"),
+        Column("group", TEXT, "", "lower edge of the length interval; null for all"),
+        Column("asked_by", TEXT, "", "`corpus`: a sample of the texts; `queries`"),
+        Column("k", INT, "", "nearest texts of an asker"),
+        Column("askers", BIG, "", "texts or queries of the group that asked"),
+        Column("neighbours_kept", FLOAT, "share", "nearest texts by the vectors as they are that the variant finds too"),
+        Column("neighbours_kept_se", FLOAT, "", "standard error over askers or, where they come in documents, documents"),
+        Column("near_duplicates", BIG, "", "nearest texts of these askers whose similarity is that of a near-duplicate"),
+        *with_error("exposure", "exposure of the texts of this length; null for all"),
+        Column("exposure_change", FLOAT, "", "less the exposure by the vectors as they are"),
+        Column("exposure_change_se_superpopulation", FLOAT, "", "standard error of the change, for another corpus"),
+        Column("collapse_gap", FLOAT, "", "mean similarity of the askers of the longest interval with the others in it, less "
+               "that of the shortest; null by length, and where queries ask"),
+        Column("collapse_gap_change", FLOAT, "", "less that by the vectors as they are"),
+        Column("collapse_gap_change_se_superpopulation", FLOAT, "", "standard error of the change, for another corpus"),
+        Column("vector_bytes", FLOAT, "bytes", "bytes of a stored vector"),
+    ),
+)  # fmt: skip
+
 NEIGHBOURS = Table(
     "neighbours",
     "the k-nearest-neighbour graph of the corpus, one row a text, below neighbours/; of the queries, below queries/",
@@ -334,5 +359,5 @@ EXCERPTS = Table(
 
 TABLES = (
     LENGTH_COLLAPSE, COSINE_HISTOGRAM, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES,
-    COLLAPSED_TEXTS, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, EXCERPTS,
+    COLLAPSED_TEXTS, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF, EXCERPTS,
 )  # fmt: skip

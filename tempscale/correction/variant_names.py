@@ -1,0 +1,56 @@
+"""The names of variants of vectors: steps joined by «+», such as «dims:256+int8»; one canonical text for one variant."""
+
+from __future__ import annotations
+
+import re
+
+from tempscale.correction.errors import CorrectionError
+from tempscale.correction.recipes import Recipe
+
+EXAMPLES = "dims:256, int8, bits, centre+bits, remove_top(1), length"
+STORED = ("int8", "bits")
+"""Steps that say how numbers are stored, and come last."""
+_ALONE = ("length", "csls")
+"""Corrections that change the similarity by a coordinate of its own, which no other step may change."""
+
+
+def canonical(what: str) -> str:
+    """A variant's one text: equal variants have equal texts.
+
+    Raises:
+        CorrectionError: it is no variant.
+    """
+    return "+".join(step_names(what))
+
+
+def step_names(what: str) -> list[str]:
+    """The canonical text of each step of a variant."""
+    names = [_name(part.strip(), what) for part in str(what).split("+")]
+    kinds = [re.match(r"[a-z_0-9]+", name)[0] for name in names]  # type: ignore[index]
+    if alone := [kind for kind in kinds if kind in _ALONE and len(kinds) > 1]:
+        raise CorrectionError(f"{what!r}: {alone[0]} changes the similarity and cannot be joined with other steps")
+    if twice := [kind for k, kind in enumerate(kinds) if kind in kinds[:k]]:
+        raise CorrectionError(f"{what!r} has {twice[0]} twice")
+    if early := [kind for kind in kinds[:-1] if kind in STORED]:
+        raise CorrectionError(f"{what!r}: {early[0]} is how numbers are stored and comes last")
+    return names
+
+
+def _name(part: str, what: str) -> str:
+    if part in STORED:
+        return part
+    if (dims := re.fullmatch(r"dims:\s*(\d+)", part)) and int(dims[1]) > 0:
+        return f"dims:{int(dims[1])}"
+    try:
+        return Recipe.of(part).canonical
+    except CorrectionError as error:
+        raise CorrectionError(f"there is no variant {what!r} ({error}); examples: {EXAMPLES}") from None
+
+
+def needs_queries(what: str) -> bool:
+    """Whether a variant has a correction that is fitted to queries."""
+    return any(Recipe.of(name).asks for name in step_names(what) if _is_recipe(name))
+
+
+def _is_recipe(name: str) -> bool:
+    return name not in STORED and not name.startswith("dims:")
