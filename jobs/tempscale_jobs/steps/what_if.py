@@ -323,7 +323,13 @@ class _Exposed(NamedTuple):
     change_error: np.ndarray
     """Of the change, for other texts."""
 
-    NAMES = ("exposure", "exposure_se", "exposure_se_superpopulation", "exposure_change", "exposure_change_se_superpopulation")
+    NAMES = (
+        "exposure",
+        "exposure_se",
+        "exposure_se_superpopulation",
+        "exposure_change",
+        "exposure_change_se_superpopulation",
+    )
 
     @classmethod
     def of(cls, scope: Embedded, askers: _Askers, before: np.ndarray, after: np.ndarray) -> _Exposed:
@@ -338,7 +344,9 @@ class _Exposed(NamedTuple):
         others = 0 if askers.from_corpus else len(after)
         by_document = documents is not None or (not askers.from_corpus and asked is not None)
         units = Units.of(len(texts), others, documents, None if askers.from_corpus else asked)
-        moved = change(before, after, texts.interval, intervals, units if by_document else Units.of(len(texts), others), numbers)
+        moved = change(
+            before, after, texts.interval, intervals, units if by_document else Units.of(len(texts), others), numbers
+        )
         enough = all(enough_documents(column) for column in (documents, asked) if column is not None)
         error = moved.error if enough else np.full(intervals, np.nan)
         return cls(figures.exposure, figures.corrected, figures.error, moved.change, error)
@@ -372,9 +380,7 @@ def _gap(scope: Embedded, askers: _Askers, before: _Found, after: _Found, scales
     gap, moved, weights, sets, documents = 0.0, 0.0, list[float](), list[np.ndarray](), list[np.ndarray]()
     for sign, b in zip((-1.0, 1.0), ends, strict=True):
         here = interval == b
-        old, new = (
-            one.sums[here, b] * scale / (texts[b] - 1) for one, scale in zip((before, after), scales, strict=True)
-        )
+        old, new = (one.sums[here, b] * scale / (texts[b] - 1) for one, scale in zip((before, after), scales, strict=True))
         gap, moved = gap + sign * float(new.mean()), moved + sign * float((new - old).mean())
         sets.append(new - old)
         weights.append(sign * (1 + 3 * len(old) / texts[b]) ** 0.5)

@@ -175,8 +175,7 @@ WHAT_IF = Table(
         *with_error("exposure", "exposure of the texts of this length; null for all"),
         Column("exposure_change", FLOAT, "", "less the exposure by the vectors as they are"),
         Column("exposure_change_se_superpopulation", FLOAT, "", "standard error of the change, for another corpus"),
-        Column("collapse_gap", FLOAT, "", "mean similarity of the askers of the longest interval with the others in it, less "
-               "that of the shortest; null by length, and where queries ask"),
+        Column("collapse_gap", FLOAT, "", "of the askers with all texts of their length; null by length, and of queries"),
         Column("collapse_gap_change", FLOAT, "", "less that by the vectors as they are"),
         Column("collapse_gap_change_se_superpopulation", FLOAT, "", "standard error of the change, for another corpus"),
         Column("vector_bytes", FLOAT, "bytes", "bytes of a stored vector"),

@@ -81,7 +81,9 @@ def test_a_mean_is_taken_off_before_signs_are_taken():
         assert found[q, d] == 12 - 2 * sum(a != b for a, b in zip(left, right, strict=True))
 
 
-@pytest.mark.parametrize("recipe", ["length", "centre", "centre(unit)", "centre_by_length", "remove_top(2)", "csls(10, 0.5)"])
+@pytest.mark.parametrize(
+    "recipe", ["length", "centre", "centre(unit)", "centre_by_length", "remove_top(2)", "csls(10, 0.5)"]
+)
 def test_a_correction_alone_ranks_as_it_does_elsewhere(recipe):
     correction = fit(recipe, DOCUMENTS, TOKENS, QUERIES, QUERY_TOKENS)
     expected = correction.queries(QUERIES, QUERY_TOKENS).double() @ correction.documents(DOCUMENTS, TOKENS).double().T

@@ -1,0 +1,118 @@
+"""What a page says of variants of the vectors: a sentence, a line of the table and a point of the chart for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from tempscale_jobs.audit.findings import together
+from tempscale_jobs.report.charts import COLOURS, ends_known, with_ends
+from tempscale_jobs.report.findings import state
+from tempscale_jobs.report.sections import Drawing, Section, Table, drawn, group
+from tempscale_jobs.report.text import count, interval_name, share, share_with_error, with_error
+
+Row = dict[str, Any]
+_ASKED = {"corpus": "a text", "queries": "a query"}
+
+
+def section(place: str, table: pl.DataFrame, edges: Sequence[int]) -> list[Section]:
+    """The section of one model; `place` begins the key of its chart."""
+    variants = _overall(table)
+    if len(variants) < 2:
+        return []
+    return group(
+        "What if the vectors were stored or changed in another way",
+        drawn(place, "what-if", _drawing(variants, table, edges)),
+        sentences=[sentence(row, table, edges) for row in variants if row["what"]],
+    )
+
+
+def _overall(table: pl.DataFrame) -> list[Row]:
+    """The rows of all askers, that of the vectors as they are first."""
+    rows: list[Row] = table.filter(pl.col("by").is_null()).to_dicts()
+    return rows
+
+
+def sentence(row: Row, table: pl.DataFrame, edges: Sequence[int]) -> str:
+    """What one variant keeps, costs and changes."""
+    as_it_is = table.filter(what="").row(0, named=True)
+    parts = [
+        f"{row['what']} keeps {_kept(row)} of the {count(row['k'], 'nearest text')} of {_ASKED[row['asked_by']]}, at "
+        f"{_size(row)} a vector instead of {_size(as_it_is)}"
+    ]
+    moved = _moved(row, table)
+    parts += [
+        f"exposure of texts of {interval_name(int(one['group']), edges)} tokens moves by {_change(one)}, to "
+        f"{with_error(one['exposure'], one['exposure_se_superpopulation'])}"
+        for one in moved[:1]
+    ]
+    if not moved:
+        parts.append("exposure of no length moves beyond noise")
+    return f"{'; '.join(parts)}."
+
+
+def _moved(row: Row, table: pl.DataFrame) -> list[Row]:
+    """The lengths whose exposure a variant moves beyond the noise of all lengths together, the largest move first."""
+    rows = table.filter(pl.col("what") == row["what"], by="length").to_dicts()
+    known = [one for one in rows if one["exposure_change_se_superpopulation"]]
+    z = together(len(known))
+    beyond = [
+        one
+        for one in known
+        if state(one["exposure_change"], one["exposure_change_se_superpopulation"], z=z) in ("up", "down")
+    ]
+    return sorted(beyond, key=lambda one: -abs(one["exposure_change"]))
+
+
+def _kept(row: Row) -> str:
+    return share_with_error(row["neighbours_kept"], row["neighbours_kept_se"])
+
+
+def _change(row: Row) -> str:
+    return with_error(row["exposure_change"], row["exposure_change_se_superpopulation"])
+
+
+def _size(row: Row) -> str:
+    return count(int(row["vector_bytes"]), "byte")
+
+
+def _drawing(variants: Sequence[Row], table: pl.DataFrame, edges: Sequence[int]) -> Drawing:
+    """Neighbours kept against bytes, a point for each variant, and the figures of each, also by length."""
+    points = [
+        {"what": row["what"] or "as it is", "bytes": row["vector_bytes"]}
+        | with_ends(
+            100 * row["neighbours_kept"], None if row["neighbours_kept_se"] is None else 100 * row["neighbours_kept_se"]
+        )
+        for row in variants
+        if row["neighbours_kept"] is not None
+    ]
+    base = alt.Chart(alt.Data(values=points)).encode(
+        x=alt.X("bytes:Q", title="bytes of a vector", scale=alt.Scale(type="log"))
+    )
+    y = alt.Y("value:Q", title="nearest texts that stay, %", scale=alt.Scale(zero=True))
+    dots = base.mark_circle(size=60, opacity=1, color=COLOURS[0]).encode(y=y, tooltip=["what:N", "bytes:Q", "value:Q"])
+    names = base.mark_text(align="left", dx=7, dy=-7).encode(y=y, text="what:N")
+    bars = [base.mark_rule(color=COLOURS[0]).encode(y=alt.Y("low:Q"), y2="high:Q")] if ends_known(points) else []
+    chart = alt.layer(*bars, dots, names).properties(width="container", height=280)
+    lengths = sorted({int(row["group"]) for row in table.filter(by="length").to_dicts()})
+    by_length = {(row["what"], int(row["group"])): row for row in table.filter(by="length").to_dicts()}
+    rows = [
+        (row["what"] or "as it is", _size(row), _kept(row), with_error(
+            row["collapse_gap_change"], row["collapse_gap_change_se_superpopulation"]
+        ), *(_cell(by_length.get((row["what"], edge))) for edge in lengths))
+        for row in variants
+    ]  # fmt: skip
+    heads = ("variant", "size", "nearest texts that stay", "change of the collapse gap")
+    return Drawing(chart, Table((*heads, *(f"{interval_name(edge, edges)} tokens" for edge in lengths)), rows))
+
+
+def _cell(row: Row | None) -> str:
+    """The neighbours that a length keeps, and the exposure that it has."""
+    if row is None:
+        return "–"
+    kept = "–" if row["neighbours_kept"] is None else share(row["neighbours_kept"])
+    exposure = "–" if row["exposure"] is None else with_error(row["exposure"], row["exposure_se_superpopulation"])
+    return f"{kept}\nexposure {exposure}"
