@@ -1,7 +1,7 @@
 """What an index could hold instead of a model's vectors: fewer dimensions, codes of eight bits, signs, corrected vectors.
 
-A variant is a text of steps joined by «+», such as «dims:256+int8» or «centre+bits». Each step changes documents and queries;
-the similarity is the inner product of a changed query and a changed document.
+A variant is a text of steps joined by «+», such as «dims:256+int8» or «centre+bits». Each step changes documents and
+queries; the similarity is the inner product of a changed query and a changed document.
 """
 
 from __future__ import annotations
