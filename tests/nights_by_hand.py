@@ -45,6 +45,7 @@ def finished_audit(folder, *rows, **record):
     storage.write_table("tables/collapse_summary.parquet", COLLAPSE_SUMMARY.build_rows(rows))
     cell = dict.fromkeys(column.name for column in LENGTH_COLLAPSE.columns) | {"schema_version": 1}
     storage.write_table("tables/length_collapse.parquet", LENGTH_COLLAPSE.build_rows([cell]))
+    record |= {"config": {"corpus": {}} | record.get("config", {})}
     storage.write_json("run.json", {"models": {row["model"]: {"fingerprint": row["model"] * 2} for row in rows}} | record)
     return storage.root
 

@@ -12,10 +12,11 @@ from tempscale_jobs.audit.verdict import compared
 from tempscale_jobs.config.nights import NIGHT
 from tempscale_jobs.report.again import again, repeated
 from tempscale_jobs.report.findings import Findings
-from tempscale_jobs.report.text import Edges, count, estimate, interval_name, share, share_of, with_error
+from tempscale_jobs.report.text import Edges, capital, count, estimate, interval_name, share, share_of, with_error
 
 Row = dict[str, Any]
-_ASKED = {"corpus": "Searches with texts of the corpus", "queries": "Your queries"}
+_ASKED = {"corpus": "searches with the corpus's own texts", "queries": "your queries"}
+_TUNE = "To look for a temperature or a correction that lessens this, and to see what else it changes:"
 _MOST = 3
 _CUT = 0.02
 """A smaller share of truncated texts is not worth a line."""
@@ -54,7 +55,7 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
     for line in filter(None, candidates):
         if lines and line.command and line.command == lines[-1].command:
             before = lines.pop()
-            line = Advice(f"{before.text} {line.text}", line.command, before.figures + line.figures)
+            line = Advice(f"{before.text.removesuffix(_TUNE)}{line.text}", line.command, before.figures + line.figures)
         lines.append(line)
     return lines[:_MOST] or [_nothing(found, row, run)]
 
@@ -113,8 +114,8 @@ def _truncated(row: Row, run: dict[str, Any]) -> Advice | None:
     window = model.get("max_length", "the window")
     return Advice.to_run(
         "truncated_share",
-        f"Split long texts at {window} tokens before they are embedded: {share_of(row, 'truncated_share')} of all texts are "
-        "cut there, and their vectors know nothing of the rest.",
+        f"Split long texts into chunks of at most {window} tokens before they are embedded: "
+        f"{share_of(row, 'truncated_share')} of all texts are longer, and the model does not read the rest.",
         "To measure the texts in chunks:",
         again(run, row["model"], "audit", "--long", "chunk", beside="chunks"),
     )
@@ -130,12 +131,11 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
     ask = " To see whether your users' queries do so too: --queries with --queries-embedding-column." * vectors_given
     return Advice.to_run(
         exposed(most["interval"], asked_by),
-        f"{_ASKED[asked_by]} find texts of {name} tokens too often: these are "
-        f"{share(most['texts_share'])} of the corpus and take "
-        f"{share(most['slots_share'])} of all results (exposure "
-        f"{with_error(most['exposure'], most['exposure_se_superpopulation'])}). Chunks of equal length avoid this."
-        + (ask if asked_by == "corpus" else ""),
-        "A temperature may lessen it.",
+        f"Texts of {name} tokens are found more often than their number explains: they are "
+        f"{share(most['texts_share'])} of the corpus and {share(most['slots_share'])} of the results of {_ASKED[asked_by]} "
+        f"(exposure {with_error(most['exposure'], most['exposure_se_superpopulation'])}). Where all chunks have one length, "
+        "none can be favoured for its length." + (ask if asked_by == "corpus" else ""),
+        _TUNE,
         _tuned(row, run),
     )
 
@@ -144,13 +144,8 @@ def _collapse(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None:
     name = next((name for name in ("prefix_gap", "collapse_gap") if found.at(name, row).state == "up"), None)
     if name is None:
         return None
-    claim = compared(name, row, found)
-    return Advice.to_run(
-        name,
-        f"{claim[0].upper()}{claim[1:]}, by {estimate(row, name)} in mean cosine.",
-        "To find a temperature that lessens the collapse and harms nothing:",
-        _tuned(row, run),
-    )
+    claim = capital(compared(name, row, found, Edges.of(run)))
+    return Advice.to_run(name, f"{claim}, by {estimate(row, name)} in mean cosine.", _TUNE, _tuned(row, run))
 
 
 def _tuned(row: Row, run: dict[str, Any]) -> str:

@@ -79,7 +79,7 @@ def _other_notes(run: dict[str, Any]) -> list[str]:
     if judged.get("failed") is not None and judged["verdict"] != "none":
         checks = [count(judged["checks"], "check")] if judged["checks"] else []
         return [f"The gate held: {'; '.join([*checks, *notes_in_brief(judged)])}."]
-    none = "No gate: this run has no thresholds and no baseline, so nothing was checked."
+    none = "This run neither passed nor failed: no thresholds were set (no gate), and no earlier run to compare it with."
     return [none, *judged.get("unreadable_nights", [])]
 
 
@@ -138,8 +138,8 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], trend: pl.Data
     return Part(
         place,
         name,
-        verdict.answer(first, found),
-        verdict.figures(first, found, trend if trend.is_empty() else trend.filter(model=name), place),
+        verdict.answer(first, found, model.edges),
+        verdict.figures(first, found, model.edges, trend if trend.is_empty() else trend.filter(model=name), place),
         [(line.text, line.command) for line in advice(tables, first, run)],
         [
             Section("In words", in_words(of_model, model.edges), NOTE),
@@ -281,13 +281,13 @@ def _by_temperature(model: _Model, encoded: Sequence[str]) -> list[Section]:
     rows += [(NAMES[name], *(number(row[name]) for row in model.rows)) for name in plain]
     rows += [(NAMES[name], *("–" if row[name] is None else f"{row[name]:,}" for row in model.rows)) for name in counted]
     table = Table(("figure", *(row["temperature"] for row in model.rows)), rows)
-    return [Section("Figures by temperature", encoded, table=table, folded=True)]
+    return [Section("All numbers, by temperature", encoded, table=table, folded=True)]
 
 
 def _assumptions(model: _Model) -> list[Section]:
     """How often the assumptions of the papers do not hold."""
     heads = (
-        "temperature", "texts with tr Σ > 2", "texts with tokens alike", "pairs with SOCM > 1", "texts truncated",
+        "temperature", "texts with tr Σ > 2", "texts whose tokens are alike", "pairs with SOCM > 1", "texts truncated",
     )  # fmt: skip
     cells = [
         (
@@ -315,13 +315,13 @@ def _analysed(run: dict[str, Any], summary: pl.DataFrame) -> str:
 
 def _not_measured(sections: Sequence[Section], trend: pl.DataFrame) -> list[Section]:
     """What other commands would add to this report."""
-    add = "tempscale report RUN --with FOLDER adds its findings here"
     sentences = [] if sections else [
-        f"Reasons, layer by layer: tempscale diagnose on the same corpus and model; {add}.",
-        f"Scores of tasks under each temperature: tempscale evaluate on the same model; {add}.",
+        "How texts move together layer by layer: tempscale diagnose, on the same corpus and model.",
+        "Scores of tasks under each temperature: tempscale evaluate, on the same model.",
+        "tempscale report RUN --with FOLDER adds to this page what one of them has written into FOLDER.",
     ]  # fmt: skip
     if trend.is_empty() or trend["night"].n_unique() < 2:
-        sentences.append("There is no earlier night to compare with; tempscale history draws all nights of a record.")
+        sentences.append("Earlier nights: there is none of this run's series. tempscale history shows a series.")
     return group("Not in this report", sentences=sentences, folded=True)
 
 

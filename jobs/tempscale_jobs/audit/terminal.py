@@ -33,7 +33,7 @@ def document(tables: Tables, record: dict[str, Any], root: str) -> Document:
             commands |= {found.at(figure, row): line.command for figure in line.figures if line.command}
     named = labelled(tables, edges)
     named_findings = Findings.read(named["findings"])
-    answers = {row["model"]: verdict.answer(row, named_findings) for row in _first(named)}
+    answers = {row["model"]: verdict.answer(row, named_findings, edges) for row in _first(named)}
     if (verified := record.get("verified")) is not None:
         answers = {verified["model"]: verified["answer"]} | answers
     gate = {"verdict": judged["verdict"], "failed": judged["failed"], "notes": notes(judged)}
@@ -48,10 +48,11 @@ def _first(tables: Tables) -> list[dict[str, Any]]:
 
 def ending(tables: Tables, record: dict[str, Any], root: str) -> Ending:
     """What is said of an audit, from its tables, the content of run.json and the name of its folder."""
-    named, judged = labelled(tables, Edges.of(record)), record["gate"]
+    edges, judged = Edges.of(record), record["gate"]
+    named = labelled(tables, edges)
     found = Findings.read(named["findings"])
     rows = _first(named)
-    answers = {row["model"]: verdict.answer(row, found) for row in rows}
+    answers = {row["model"]: verdict.answer(row, found, edges) for row in rows}
     said = Ending(
         by_model(answers), f"report  {root}/report.html", gate=_gate(judged), is_failed=judged["verdict"] == "failed",
         annotations=github_lines(record) if os.environ.get("GITHUB_ACTIONS") == "true" else (),

@@ -9,38 +9,39 @@ import polars as pl
 from tempscale_jobs.nights.charts import sparkline
 from tempscale_jobs.report.findings import Finding, Findings, changed
 from tempscale_jobs.report.sections import Figure
-from tempscale_jobs.report.text import FIGURES, count, estimate, number, parted, signed
+from tempscale_jobs.report.text import FIGURES, Edges, capital, count, estimate, interval_name, number, parted, signed
 
 Row = dict[str, Any]
 _HOW = {"up": "closer together", "down": "further apart"}
 _NO_CLAIM = {"noise": "no difference beyond noise", "unknown": "not known", "absent": "not measured"}
 
 
-def compared(name: str, row: Row, found: Findings) -> str:
+def compared(name: str, row: Row, found: Findings, edges: Edges) -> str:
     """What the collapse gap or the prefix gap says, in words."""
     state = found.at(name, row).state
     if state not in _HOW:
         return _NO_CLAIM[state]
     if name == "collapse_gap":
-        return f"long texts are {_HOW[state]} than short ones"
-    texts = count(row["prefix_texts"], "text")
-    return f"{texts} are {_HOW[state]} when cut to {row['prefix_longest']} tokens than when cut to {row['prefix_shortest']}"
+        short, long = (interval_name(row[f"gap_{end}"], edges) for end in ("shortest", "longest"))
+        return f"long texts ({long} tokens) are {_HOW[state]} than short ones ({short})"
+    cut = f"cut to {row['prefix_longest']} tokens than cut to {row['prefix_shortest']}"
+    return f"the same {count(row['prefix_texts'], 'text')} are {_HOW[state]} when {cut}"
 
 
-def answer(row: Row, found: Findings) -> str:
+def answer(row: Row, found: Findings, edges: Edges) -> str:
     """The answer to «do these embeddings collapse?», from the first row of collapse_summary and the findings."""
     gap, prefix = found.at("collapse_gap", row), found.at("prefix_gap", row)
     text = {
-        "up": f"Yes: {compared('collapse_gap', row, found)}, by {_size(gap)} in mean cosine.",
-        "down": f"No: {compared('collapse_gap', row, found)}, by {_size(gap)} in mean cosine.",
+        "up": f"Yes: {compared('collapse_gap', row, found, edges)}, by {_size(gap)} in mean cosine.",
+        "down": f"No: {compared('collapse_gap', row, found, edges)}, by {_size(gap)} in mean cosine.",
         "noise": f"No difference beyond noise: long and short texts differ by at most {number(gap.largest)} in mean cosine.",
         "unknown": "Not known: too few texts to tell whether long texts are closer together than short ones.",
         "absent": "Not measured: fewer than two length intervals have at least 30 texts.",
     }[gap.state]
     if prefix.is_beyond_noise:
-        text += f" {compared('prefix_gap', row, found)}, by {_size(prefix)}."
+        text += f" {capital(compared('prefix_gap', row, found, edges))}, by {_size(prefix)}."
     elif prefix.state == "noise":
-        text += f" {count(row['prefix_texts'], 'text')} cut short and long: no difference beyond noise."
+        text += f" The same {count(row['prefix_texts'], 'text')} cut short and long: no difference beyond noise."
     return text + _lowered(gap, found)
 
 
@@ -51,25 +52,25 @@ def _lowered(gap: Finding, found: Findings) -> str:
         return ""
     lowered = [change for change in changes if change.state == "down"]
     if not lowered:
-        return " No temperature tried narrows the collapse gap beyond noise."
+        return " No temperature tried narrows this gap, the collapse gap, beyond noise."
     best = min(lowered, key=lambda change: change.value or 0.0)
     cosine = found.of(changed("cosine_mean"), gap.model, best.temperature)
-    closer = ", but raises the mean cosine" if cosine.state == "up" else ""
-    return f" {best.temperature} narrows the collapse gap by {_size(best)}{closer}."
+    closer = ", but raises the mean cosine of all texts" if cosine.state == "up" else ""
+    return f" {best.temperature} narrows this gap, the collapse gap, by {_size(best)}{closer}."
 
 
 def _size(finding: Finding) -> str:
     return str(finding).removeprefix("−")
 
 
-def figures(row: Row, found: Findings, trend: pl.DataFrame, place: str) -> list[Figure]:
+def figures(row: Row, found: Findings, edges: Edges, trend: pl.DataFrame, place: str) -> list[Figure]:
     """The four figures of `row`, each with its meaning, its change under other temperatures and its trend over nights.
 
     `place` begins the keys of the trends.
     """
     return [
         Figure(
-            f"{label}, {row['temperature']}", *parted(estimate(row, name)), _says(row, name, found),
+            f"{label}, {row['temperature']}", *parted(estimate(row, name)), _says(row, name, found, edges),
             [f"change at {change.temperature}: {signed(change)}" for change in found.named(changed(name), row["model"])],
             f"{place}-trend-{name}", sparkline(trend, name),
         )
@@ -77,12 +78,12 @@ def figures(row: Row, found: Findings, trend: pl.DataFrame, place: str) -> list[
     ]  # fmt: skip
 
 
-def _says(row: Row, name: str, found: Findings) -> str:
+def _says(row: Row, name: str, found: Findings, edges: Edges) -> str:
     if name in ("collapse_gap", "prefix_gap"):
-        return compared(name, row, found)
+        return compared(name, row, found, edges)
     if row[name] is None:
         return "not measured"
     if name == "socm_mean" and row["socm_groups"] is not None:
-        return f"from {count(row['socm_pairs'], 'pair')} in {row['socm_groups']} groups of texts"
+        return f"from {count(row['socm_pairs'], 'pair')} in {row['socm_groups']} random groups of texts"
     texts = row["texts"] if name == "cosine_mean" else row["socm_texts"]
     return f"over {count(texts * (texts - 1) // 2, 'pair')} of texts"

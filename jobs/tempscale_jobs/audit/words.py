@@ -29,16 +29,17 @@ _NOISE = {
     "unknown": "with too few texts to tell whether it is beyond noise",
 }  # fmt: skip
 _CORRECTED = {
-    "overshoots": "overshoots the fair exposure of 1",
+    "overshoots": "moves exposure beyond the fair 1",
     "less fair": "makes exposure less fair",
     "fairer": "makes exposure fairer",
     "noise": "changes exposure by no more than noise",
 }
 _ASKING = {"corpus": "texts", "queries": "queries"}
 NOTE = (
-    "± is a 95 % confidence interval for texts drawn like these (1.96 standard errors, from per-text means because pairs "
-    "share texts), or for documents where texts are parts of named documents; ± ? means too few of them to tell. "
-    "To describe these texts alone the error is smaller, and 0 if none was left out: the …_se columns of the tables."
+    "± is a 95 % confidence interval (1.96 standard errors): how far other texts of this kind may differ. Pairs that share "
+    "a text do not count as independent, nor do texts of one document where documents are known. ± ? means too few texts "
+    "or documents to tell. If only these texts matter, the error is smaller, and 0 if all of them were used: it is in the "
+    "…_se columns of the tables."
 )
 Tables = dict[str, pl.DataFrame]
 
@@ -87,7 +88,7 @@ def protocol(known: Mapping[str, Any], edges: Sequence[int], chunked: bool) -> l
 def _independence(known: Mapping[str, Any]) -> list[str]:
     """What errors take for independent, from a model's entry in run.json."""
     if (documents := known.get("documents")) is not None:
-        basis = f"Errors are those of {count(documents, 'document')}; the texts of one document count together"
+        basis = f"Errors take the {count(documents, 'document')} that these texts are parts of as independent"
         equal = known.get("documents_equal", float(documents))
         few = ""
         if documents < GROUPS_FOR_AN_ERROR:
@@ -128,9 +129,9 @@ def _length(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequenc
     short, long = (cells.row(by_predicate=pl.col("interval_a") == row[f"gap_{end}"], named=True) for end in _ENDS)
     names = [interval_name(row[f"gap_{end}"], edges) for end in _ENDS]
     return (
-        f"At {row['temperature']} two texts of {names[1]} tokens have a mean cosine of "
-        f"{estimate(long, 'cosine_mean')}, two of {names[0]} tokens {estimate(short, 'cosine_mean')}: "
-        f"a collapse gap of {estimate(row, 'collapse_gap')}, {_NOISE[state]}."
+        f"At {row['temperature']} the mean cosine of two texts of {names[1]} tokens is {estimate(long, 'cosine_mean')}, and "
+        f"of two texts of {names[0]} tokens {estimate(short, 'cosine_mean')}. The difference, the collapse gap, is "
+        f"{estimate(row, 'collapse_gap')}, {_NOISE[state]}."
     )
 
 
@@ -142,17 +143,17 @@ def _prefix(row: dict[str, Any], found: Findings, tables: Tables) -> str:
     rows = of_row(tables["prefix_probe"], row).sort("prefix_tokens").to_dicts()
     first, last = rows[0], rows[-1]
     sentence = (
-        f"{count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} when cut to "
-        f"{first['prefix_tokens']} tokens and of {estimate(last, 'cosine_mean')} when cut to {last['prefix_tokens']}: "
-        f"a prefix gap of {estimate(row, 'prefix_gap')}, {_NOISE[probed.state]}."
+        f"The same {count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} when cut to "
+        f"{first['prefix_tokens']} tokens, and of {estimate(last, 'cosine_mean')} when cut to {last['prefix_tokens']}. The "
+        f"difference, the prefix gap, is {estimate(row, 'prefix_gap')}, {_NOISE[probed.state]}."
     )
     if gap.is_beyond_noise and not probed.is_beyond_noise:
         sentence += " So the collapse gap, which is between different texts, is not shown for the same texts."
     elif gap.is_beyond_noise:
-        sign = "same sign as" if probed.state == gap.state else "opposite sign to"
-        sentence += f" It has the {sign} the collapse gap, which is between different texts."
+        sign = "same" if probed.state == gap.state else "opposite"
+        sentence += f" The collapse gap, which is between different texts, has the {sign} sign."
     ends = f"below {first['prefix_tokens']} or above {last['prefix_tokens']} tokens"
-    return f"{sentence} Of lengths {ends} the probe says nothing."
+    return f"{sentence} This says nothing about lengths {ends}."
 
 
 def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> list[str]:
@@ -174,8 +175,8 @@ def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequ
             )
             continue
         parts = [
-            f"texts of {interval_name(r['interval'], edges)} tokens are {share(r['texts_share'])} of the corpus and take "
-            f"{share(r['slots_share'])} (exposure {_of(r)})"
+            f"texts of {interval_name(r['interval'], edges)} tokens are {share(r['texts_share'])} of the corpus and "
+            f"{share(r['slots_share'])} of the results (exposure {_of(r)})"
             for r in sorted(unfair, key=lambda r: -abs(r["exposure"] - 1))[:2]
         ]
         if more := len(unfair) - len(parts):
@@ -192,13 +193,17 @@ def thresholds(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> str:
     same = [row for row in known if row["interval_a"] is not None and row["interval_a"] == row["interval_b"]]
     all_pairs = known[0]
     most = number(all_pairs["percentiles"]["99"])
-    sentence = f"Of {count(all_pairs['pairs'], 'random pair')} of texts one in 100 has a cosine of {most} or more"
+    sentence = f"Of the {count(all_pairs['pairs'], 'pair')} of texts one in 100 has a cosine of {most} or more"
     if len(same) > 1:
         low, high = (pick(same, key=lambda row: row["percentiles"]["99"]) for pick in (min, max))
         reached = [
-            f"of {interval_name(row['interval_a'], edges)} tokens {number(row['percentiles']['99'])}" for row in (low, high)
+            f"where both have {interval_name(row['interval_a'], edges)} tokens, one in 100 has "
+            f"{number(row['percentiles']['99'])} or more"
+            for row in (low, high)
         ]
-        sentence += f"; among pairs {', among pairs '.join(reached)}: one cut-off for all lengths treats them differently"
+        sentence += (
+            f"; {'; '.join(reached)}. One cut-off for all lengths would let more pairs of one length pass than of another"
+        )
     return f"{sentence}."
 
 
@@ -217,7 +222,7 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     for decided in [one for one in _CORRECTED if one in verdicts.values() and one != "noise"] or ["noise"]:
         places = sorted([edge for edge in farthest if verdicts[edge] == decided][:2])
         moved = [
-            f"that of texts of {interval_name(edge, edges)} tokens goes from {_of(before[edge])} to {_of(after[edge])}"
+            f"for texts of {interval_name(edge, edges)} tokens from {_of(before[edge])} to {_of(after[edge])}"
             for edge in places
         ]
         sentences.append(f"Correcting the cosine for text length {_CORRECTED[decided]}: {', '.join(moved)}.")
@@ -228,7 +233,7 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     if kept is not None:
         texts = f"{_ASKING[asked_by]} of {interval_name(kept['interval'], edges)} tokens"
         stay = share(kept["neighbours_kept"])
-        sentences.append(f"Of the {count(kept['k'], 'nearest neighbour')} of {texts}, {stay} stay the same.")
+        sentences.append(f"It keeps {stay} of the {count(kept['k'], 'nearest neighbour')} of {texts}.")
     return " ".join(sentences)
 
 
@@ -250,7 +255,7 @@ def _effect(reference: dict[str, Any], row: dict[str, Any], found: Findings) -> 
     noise, unknown = ([label for label, change in changes if change.state == state] for state in ("noise", "unknown"))
     said = {"it moves": moved, "no difference beyond noise in": noise, "too few texts to tell for": unknown}
     parts = [f"{start} {', '.join(labels)}" for start, labels in said.items() if labels]
-    text = f"{row['temperature']} against {reference['temperature']}, on the same texts: "
+    text = f"{row['temperature']} compared with {reference['temperature']}, on the same texts: "
     text += "; ".join(parts) or "nothing was measured under both"
     helps = "Only downstream scores can show whether that helps; a" if moved else "A"
     return f"{text}. {helps} changed temperature means embedding the whole index again."
@@ -263,10 +268,9 @@ def _second_order(row: dict[str, Any]) -> str:
     known = row["socm_se_superpopulation"] is not None
     unknown = "" if known else ", too few texts to tell how far off it is"
     return (
-        f"Second-order collapse: mean SOCM {estimate(row, 'socm_mean')} over "
-        f"{measured_pairs(row)} at {row['temperature']}{unknown}. "
-        "Published values are of 1,000 Wikipedia sentences and lowered by a regulariser, so they only give an idea: "
-        "bert-base-uncased .396, all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
+        f"Second-order collapse at {row['temperature']}: mean SOCM {estimate(row, 'socm_mean')}, {measured_pairs(row)}"
+        f"{unknown}. Published values are of 1,000 Wikipedia sentences, and a regulariser lowers them, so they cannot be "
+        "compared with this one: bert-base-uncased .396, all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
     )
 
 
@@ -274,5 +278,5 @@ def measured_pairs(row: dict[str, Any]) -> str:
     """How many pairs a mean SOCM stands on, and how they were drawn."""
     texts, groups = row["socm_texts"], row["socm_groups"]
     if groups is None:
-        return f"the {count(texts * (texts - 1) // 2, 'pair')} of {count(texts, 'text')}"
-    return f"all pairs of these texts, estimated from {row['socm_pairs']:,} pairs of {texts:,} texts in {groups} groups"
+        return f"of the {count(texts * (texts - 1) // 2, 'pair')} of {count(texts, 'text')}"
+    return f"estimated from {row['socm_pairs']:,} pairs of {texts:,} texts in {groups} random groups"

@@ -13,8 +13,8 @@ from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, within_error
 from tempscale.stats.groups import jackknife_error
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.errors import Damaged, UsageError
-from tempscale_jobs.runs.folder import BEGUN, DONE, means_by_text, place
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import finished_audit, means_by_text, place
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.tables.parts import DOCUMENT
@@ -48,9 +48,7 @@ def measures(folders: Sequence[str]) -> list[AuditFigures]:
     """Every model and temperature of these audits, in the order of the folders and of their tables."""
     measured: dict[tuple[str, str], AuditFigures] = {}
     for folder in folders:
-        storage = Storage(folder)
-        storage.check_reachable()
-        models = _models(storage, folder)
+        storage, models = _audited(folder)
         for row in storage.read_table(_SUMMARY, _COLUMNS).to_pylist():
             entry = AuditFigures(fingerprint=models[row["model"]]["fingerprint"], folder=folder, **row)
             earlier = measured.setdefault((entry.fingerprint, entry.temperature), entry)
@@ -59,28 +57,16 @@ def measures(folders: Sequence[str]) -> list[AuditFigures]:
     return list(measured.values())
 
 
-def _models(storage: Storage, folder: str) -> dict[str, Any]:
-    """The models in the folder's run.json by label; raises unless it is a finished audit of models."""
-    name = masked(folder)
-    if not storage.exists(DONE):
-        if storage.exists(BEGUN):
-            raise UsageError(f"'{name}' holds a run that is not finished; start its command again, or leave the folder out")
-        raise UsageError(f"'{name}' holds no finished run: there is no {DONE} in it; give one that tempscale audit wrote")
-    try:
-        record = storage.read_json(DONE)
-    except Damaged:
-        record = None
-    command = record.get("command", "audit") if isinstance(record, dict) else None
-    if command == "audit" and "models" in record and storage.exists(_SUMMARY):
-        models: dict[str, Any] = record["models"]
-        if all(model["fingerprint"] for model in models.values()):
-            return models
-        # Such audits have no fingerprint, so they cannot be matched with scores.
-        raise UsageError(
-            f"'{name}' holds an audit of user-supplied embeddings, whose model is not known; give audits of models"
-        )
-    content = "no audit" if command in (None, "audit") else f"a run of tempscale {command} and no audit"
-    raise UsageError(f"'{name}' holds {content}; give a folder that tempscale audit wrote")
+def _audited(folder: str) -> tuple[Storage, dict[str, Any]]:
+    """The storage of a finished audit of models, and the models in its run.json by label."""
+    storage, record = finished_audit(folder, mend="; give a folder that tempscale audit wrote")
+    models: dict[str, Any] = record["models"]
+    if all(model["fingerprint"] for model in models.values()):
+        return storage, models
+    # Such audits have no fingerprint, so they cannot be matched with scores.
+    raise UsageError(
+        f"'{masked(folder)}' holds an audit of user-supplied embeddings, whose model is not known; give audits of models"
+    )
 
 
 def _given_twice(first: AuditFigures, second: AuditFigures) -> UsageError:

@@ -19,7 +19,7 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.findings import of_comparison
 from tempscale_jobs.nights.gate import ENDS, standard_error
 from tempscale_jobs.report.findings import Findings
-from tempscale_jobs.runs.folder import finished, place
+from tempscale_jobs.runs.folder import finished_audit, place
 from tempscale_jobs.runs.inventory import results
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps.layout import documents_of
@@ -47,11 +47,8 @@ class Finished:
     @classmethod
     def read(cls, folder: str) -> Finished:
         """Read the run in a folder; raises UsageError unless it is a finished audit."""
-        storage = finished(folder)
-        record, tables = results(storage)
-        if (command := record.get("command", "audit")) != "audit":
-            raise UsageError(f"'{masked(folder)}' holds a run of tempscale {command}; compare takes two audits")
-        return cls(storage, record, tables)
+        storage, _ = finished_audit(folder, mend="; compare takes two audits")
+        return cls(storage, *results(storage))
 
     def rows(self) -> list[Row]:
         """The rows of collapse_summary, each with its model's fingerprint."""

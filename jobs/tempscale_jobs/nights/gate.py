@@ -147,7 +147,7 @@ def _drift(row: Row, baseline: Baseline, figure: str, size: float) -> _Check:
     value, other, key = _known(row[figure]), baseline.row, _key(row)
 
     def refused(why: str) -> _Check:
-        reason = f"{figure_at(figure, key)} is not compared: {why}"
+        reason = f"{figure_at(figure, key)} is not compared with an earlier night: {why}"
         return _Check("drift", figure, key, value, f"{size:g}", None, None, 0, size, decided=("not comparable", reason))
 
     if other is None:
@@ -211,7 +211,7 @@ def _threshold_reason(check: _Check, noise: float, failed: bool) -> str:
     value = f"{figure_at(check.figure, check.key)} is {number(check.value)}"
     if not check.excess:
         return f"{value}, within your limit: {check.limit}"
-    beyond = f"{value}; your limit is {check.limit}, and it is {number(check.excess)} beyond that"
+    beyond = f"{value}: beyond your limit, {check.limit}, by {number(check.excess)}"
     if failed and not noise:
         return beyond
     return f"{beyond}, {'more' if failed else 'no more'} than the {number(noise)} that noise explains"

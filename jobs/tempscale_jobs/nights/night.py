@@ -108,7 +108,7 @@ def judge(night: Night, record: dict[str, Any], summary: Sequence[dict[str, Any]
     ]
     without = {history.key_of(row): baseline for row, baseline in missing}
     refused = [
-        f"{model_at(row)} is not compared: {baseline.label}"
+        f"{model_at(row)} is not compared with an earlier night: {baseline.label}"
         for row, baseline in missing
         if config.holds_for(row["temperature"]) and not (baseline.first or baseline.other)
     ]

@@ -40,7 +40,7 @@ def how_made(
         "versions": ", ".join(f"{name} {version}" for name, version in run.get("versions", {}).items()),
         "processor": run.get("processor", "–"),
         "seconds": "; ".join(seconds),
-        "exceptions to byte identity": "; ".join(run.get("byte_identity_exceptions", [])) or "none",
+        "what may differ when it is run again": "; ".join(run.get("byte_identity_exceptions", [])) or "none",
         "workers that were lost": "; ".join(lost["reason"] for lost in run.get("lost_workers", [])),
     }
     table = Table(("", ""), [(name, value) for name, value in rows.items() if value], words=2)

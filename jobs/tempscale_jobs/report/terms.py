@@ -16,20 +16,35 @@ class Term(NamedTuple):
 
 
 TERMS = (
-    Term("τ", "temperature τ", "the attention temperature, which divides attention logits; 1 changes nothing"),
+    Term(
+        "τ", "temperature τ",
+        "the attention temperature: attention logits are divided by it, and 1 leaves the model as it is",
+    ),
     Term(
         "SOCM", "SOCM (second-order collapse)",
-        "second-order collapse, large where the vectors of two texts are close though their tokens differ",
+        "second-order collapse: how much the tokens of two texts differ where their vectors do not show it; 0 is none",
     ),
-    Term("d_μ", "d_μ (distance of means)", "how far the means of two texts are apart, (1 − cosine)/2"),
-    Term("d_Σ", "d_Σ (difference of token clouds)", "how much the token clouds of two texts differ"),
-    Term("tr Σ", "tr Σ (spread of tokens)", "the spread of a text's tokens around their mean, relative to that mean"),
-    Term("σ_a", "σ_a (gain of attention)", "the largest gain of attention for token differences; a low one filters more"),
+    Term("d_μ", "d_μ (distance of means)", "the distance between the mean token vectors of two texts, (1 − cosine)/2"),
+    Term(
+        "d_Σ", "d_Σ (difference of token clouds)",
+        "how differently the token vectors of two texts spread around their means",
+    ),
+    Term(
+        "tr Σ", "tr Σ (spread of tokens)",
+        "the spread of a text's token vectors around their mean, divided by the squared norm of that mean",
+    ),
+    Term(
+        "σ_a", "σ_a (gain of attention)",
+        "the largest factor by which attention passes on differences between tokens; a lower one smooths more",
+    ),
     Term(
         "exposure", "exposure",
-        "the share of the search results that texts of a length take, over their share of the texts; 1 is fair",
+        "the share of search results that texts of a length take, divided by their share of all texts; 1 is fair",
     ),
-    Term("hubness", "hubness", "the skewness of how often texts are returned; 0 where all are returned equally often"),
+    Term(
+        "hubness", "hubness",
+        "the skewness of how many result lists each text is in; large where a few texts are in very many",
+    ),
     Term("S1", "S1 (arXiv 2410.24200)", "Length-Induced Embedding Collapse in Transformer-based Models, arXiv 2410.24200"),
     Term("S2", "S2 (arXiv 2604.27398)", "Why Mean Pooling Works, arXiv 2604.27398"),
 )  # fmt: skip

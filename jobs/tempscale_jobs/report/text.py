@@ -90,6 +90,11 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def capital(sentence: str) -> str:
+    """A sentence with its first letter in upper case."""
+    return sentence[:1].upper() + sentence[1:]
+
+
 class Edges(tuple[int, ...]):
     """The lower edges of length intervals, and the window at which every text is cut."""
 

@@ -396,8 +396,24 @@ def finished(folder: str, called: str = "", mend: str = "") -> Storage:
     storage = Storage(folder)
     storage.check_reachable()
     if not storage.exists(DONE):
+        if storage.exists(BEGUN):
+            raise UsageError(f"{called}'{masked(folder)}' holds a run that is not finished; start its command again")
         raise UsageError(f"{called}'{masked(folder)}' holds no finished run: there is no {DONE} in it{mend}")
     return storage
+
+
+def finished_audit(folder: str, called: str = "", mend: str = "") -> tuple[Storage, dict[str, Any]]:
+    """The storage of a finished audit and the content of its run.json; the error begins and ends as that of `finished`."""
+    storage = finished(folder, called, mend)
+    try:
+        record = storage.read_json(DONE)
+    except Damaged:
+        record = None
+    command = record.get("command", "audit") if isinstance(record, dict) else None
+    if command == "audit" and "models" in record and "corpus" in record.get("config", {}):
+        return storage, record
+    content = "no audit" if command in (None, "audit") else f"a run of tempscale {command}"
+    raise UsageError(f"{called}'{masked(folder)}' holds {content}{mend}")
 
 
 def parts_of_texts(storage: Storage) -> list[str]:

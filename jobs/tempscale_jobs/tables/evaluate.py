@@ -55,7 +55,7 @@ EXPOSURE_PART = Table(
         Column("tokens_to", _INT, "tokens", "of the longest"),
         Column("documents", _INT, "", "in it"),
         Column("queries", _INT, "", "held-out queries, of which the first ten documents are counted"),
-        Column("exposure", _FLOAT, "", "its share of the places over its share of the documents; 1 is fair"),
+        Column("exposure", _FLOAT, "", "its share of the places ÷ its share of the documents; 1 is fair"),
         Column("exposure_se", _FLOAT, "", "its standard error, over queries"),
     ),
 )

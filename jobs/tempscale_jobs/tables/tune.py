@@ -45,7 +45,7 @@ COLLAPSE = Table(
         Column("prefix_gap", _FLOAT, "", "mean cosine of the same texts at the longest prefix minus that at the shortest"),
         Column("prefix_gap_change", _FLOAT, "", "against the first temperature"),
         Column("prefix_gap_change_se", _FLOAT, "", "its standard error, of differences on the same texts"),
-        Column("exposure_long", _FLOAT, "", "the longest texts' share of the results over their share of the texts"),
+        Column("exposure_long", _FLOAT, "", "the longest texts' share of the results ÷ their share of the texts"),
         Column("exposure_long_change", _FLOAT, "", "against the first temperature"),
         Column("exposure_long_change_se", _FLOAT, "", "its standard error, of differences of the same texts' neighbours"),
         Column("rise", _FLOAT, "", "largest rise of an interval's mean cosine, in its standard errors"),
@@ -79,7 +79,7 @@ EXPOSURE = Table(
         Column("tokens_to", _INT, "tokens", "of the longest"),
         Column("documents", _INT, "", "in it"),
         Column("queries", _INT, "", "held-out queries"),
-        Column("exposure", _FLOAT, "", "its share of the places over its share of the documents; 1 is fair"),
+        Column("exposure", _FLOAT, "", "its share of the places ÷ its share of the documents; 1 is fair"),
         Column("exposure_se", _FLOAT, "", "its standard error, over queries"),
     ),
 )

@@ -9,8 +9,8 @@ import numpy as np
 
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.verify import VerifyConfig
-from tempscale_jobs.errors import Damaged, UsageError
-from tempscale_jobs.runs.folder import DONE, Model, finished, parts_of_texts, place
+from tempscale_jobs.errors import UsageError
+from tempscale_jobs.runs.folder import Model, finished_audit, parts_of_texts, place
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.tables import parts
 from tempscale_jobs.urls import masked
@@ -32,9 +32,9 @@ def check(config: VerifyConfig) -> None:
     if config.earlier is None:
         return
     of_audit = config.embeddings.kind == "corpus"
-    named = f"{'earlier in [verify]' if of_audit else '--earlier'} '{masked(config.earlier)}'"
-    storage = finished(config.earlier, f"{named}: ")
-    corpus = _record(storage, named)["config"]["corpus"]
+    option = "earlier in [verify] " if of_audit else "--earlier "
+    storage, record = finished_audit(config.earlier, option, "; give an audit of the texts")
+    named, corpus = f"{option}'{masked(config.earlier)}'", record["config"]["corpus"]
     if corpus.get("embedding_column") is not None:
         raise UsageError(f"{named} holds an audit of vectors, which does not know the texts; give an audit of the texts")
     if not parts_of_texts(storage):
@@ -48,23 +48,10 @@ def check(config: VerifyConfig) -> None:
         )
 
 
-def _record(storage: Storage, named: str) -> dict[str, Any]:
-    """The content of run.json."""
-    try:
-        record = storage.read_json(DONE)
-    except Damaged:
-        record = None
-    command = record.get("command", "audit") if isinstance(record, dict) else None
-    if command == "audit" and "models" in record and "corpus" in record.get("config", {}):
-        return dict(record)
-    content = "no audit" if command in (None, "audit") else f"a run of tempscale {command}"
-    raise UsageError(f"{named} holds {content}; give an audit of the texts")
-
-
 def read(folder: str, model: Model, temperature: Temperature, digests: Mapping[str, str]) -> EarlierTexts:
     """Read what the audit in a folder knows of these rows; `digests` are their texts' own."""
-    storage, known, edited = finished(folder), set[str](), dict[str, tuple[str, int]]()
-    same = [label for label, facts in storage.read_json(DONE)["models"].items() if _identity(facts) == model.identity()]
+    (storage, record), known, edited = finished_audit(folder), set[str](), dict[str, tuple[str, int]]()
+    same = [label for label, facts in record["models"].items() if _identity(facts) == model.identity()]
     of_model = [name for label in same for name in storage.list(place("texts", label, temperature), ".parquet")]
     names = of_model or parts_of_texts(storage)
     for name, columns in zip(names, storage.columns(names, ["text_id", "content_sha"]), strict=True):

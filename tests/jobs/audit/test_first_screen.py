@@ -16,7 +16,8 @@ pytestmark = pytest.mark.proof
 def test_without_errors_nothing_is_known():
     tables = words.labelled(without_errors(tables_of()), EDGES)
     row, found = tables["collapse_summary"].row(0, named=True), Findings.read(tables["findings"])
-    assert [figure.says for figure in verdict.figures(row, found, pl.DataFrame(), "m0")][1:3] == ["not known", "not known"]
+    shown = verdict.figures(row, found, EDGES, pl.DataFrame(), "m0")
+    assert [figure.says for figure in shown][1:3] == ["not known", "not known"]
 
 
 def charts_of(run):

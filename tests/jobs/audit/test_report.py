@@ -33,7 +33,7 @@ def ends_drawn(drawing):
 
 def test_unknown_errors_are_shown_as_unknown():
     tables = without_errors(tables_of())
-    gaps = section_of(report_of(tables, RUN), "Figures by temperature").table.rows[1]
+    gaps = section_of(report_of(tables, RUN), "All numbers, by temperature").table.rows[1]
     assert gaps[:2] == ("collapse gap", "0.08 ± ?")
     drawn, known = charts_of(tables), charts_of(tables_of())
     points = drawn["m0-effects"].chart.to_dict(validate=False)["layer"][1]["data"]["values"]

@@ -95,7 +95,7 @@ def said(tables, own):
     record = RUN | of_model() | own
     edges = Edges.of(record)
     found = labelled(tables, edges)
-    lines = [answer(found["collapse_summary"].row(0, named=True), Findings.read(found["findings"]))]
+    lines = [answer(found["collapse_summary"].row(0, named=True), Findings.read(found["findings"]), edges)]
     lines += [line for step in advised(tables, record) for line in (step.text, step.command) if line]
     chunked = record["config"].get("embedding", {}).get("long") == "chunk"
     return [*lines, *in_words(found, edges), *protocol(record["models"]["MiniLM"], edges, chunked)]

@@ -273,7 +273,8 @@ def stepped(root, temperature):
         orders.append(ids.tolist())
     assert orders[0] != orders[1]
     run.storage.write_table("tables/collapse_summary.parquet", COLLAPSE_SUMMARY.build_rows(rows))
-    record = {"models": {model.label: {"fingerprint": model.fingerprint} for model in models}}
+    fingerprints = {model.label: {"fingerprint": model.fingerprint} for model in models}
+    record = {"models": fingerprints, "config": {"corpus": {}}}
     run.storage.write_json("run.json", record)
     return means
 

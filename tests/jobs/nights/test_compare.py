@@ -162,7 +162,7 @@ def test_what_is_no_audit_or_has_no_model_in_common_is_refused(tmp_path):
 def test_intervals_of_other_edges_are_not_set_side_by_side(tmp_path):
     a, b = left(tmp_path / "a", one=0.1), left(tmp_path / "b", one=0.25)
     record = Storage(b).read_json("run.json")
-    Storage(b).write_json("run.json", record | {"config": {"analysis": {"intervals": [0, 50]}}})
+    Storage(b).write_json("run.json", record | {"config": record["config"] | {"analysis": {"intervals": [0, 50]}}})
     found = compare.compare(a, b)
     assert figure(found)["change"] == pytest.approx(0.15)
     assert found.intervals.is_empty()

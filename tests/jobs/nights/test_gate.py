@@ -114,7 +114,7 @@ def test_a_threshold_on_a_sample_fails_only_beyond_the_samples_noise():
     # One check, one side, 1 %: t with 50 degrees of freedom.
     assert found["noise"] == pytest.approx(0.01 * stats.t.ppf(0.99, 50), rel=1e-12)
     assert found["verdict"] == "held"
-    assert "0.01 beyond" in found["reason"]
+    assert "by 0.01," in found["reason"]
     assert "0.024" in found["reason"]
     assert only(judged(ask, row | {"collapse_gap": 0.175}))["verdict"] == "failed"
 

@@ -14,7 +14,7 @@ def settings(out, corpus, small_model, **analysis):
     return {
         "out": str(out), "corpus": {"source": str(corpus)},
         "embedding": {"models": [small_model], "temperatures": [1.0, 0.7], "max_length": 64},
-        "analysis": {"intervals": [0, 32], "socm_sample": 0, "neighbours": 0} | analysis,
+        "analysis": {"intervals": [0, 32], "socm_sample": 0, "neighbours": 0, "cosine": "moments"} | analysis,
         "execution": {"cache": str(out.parent / "cache")},
     }  # fmt: skip
 

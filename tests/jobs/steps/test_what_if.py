@@ -50,7 +50,7 @@ def unit(rows):
 
 
 def by_hand(what, texts, tokens, queries):
-    """Changed texts, changed queries, and the factor of their similarity; all texts are fewer than what variants are fitted to."""
+    """Changed texts, changed queries, and the factor of their similarity; variants are fitted to all of these texts."""
     asking = texts if queries is None else queries
     if what == "int8":
         low, step = texts.min(0), (texts.max(0) - texts.min(0)) / 255
@@ -165,7 +165,8 @@ def test_other_workers_and_a_run_that_was_stopped_give_the_same_bytes(runs, smal
     monkeypatch.setattr(what_if, "ASKERS_OF_A_TASK", 40)
     command = [
         "audit", "--corpus", str(runs / "texts.jsonl"), "--model", small_model, "--intervals", ",".join(map(str, EDGES)),
-        "--neighbours", str(K), "--exposure-sample", str(ASKERS), "--workers", "2", "--quick", "--out", str(tmp_path / "run"),
+        "--neighbours", str(K), "--exposure-sample", str(ASKERS), "--workers", "2", "--quick",
+        "--out", str(tmp_path / "run"),
         *(word for one in WHAT for word in ("--what-if", one)),
     ]  # fmt: skip
     code, _, err = in_process(*command)
@@ -177,7 +178,8 @@ def test_other_workers_and_a_run_that_was_stopped_give_the_same_bytes(runs, smal
     ("data", "named"),
     [
         ({"analysis": {"what_if": ["int4"]}}, "int4"), ({"analysis": {"what_if": ["centre+bits"]}}, "centre"),
-        ({"analysis": {"what_if": ["length"]}}, "queries"), ({"analysis": {"what_if": ["int8"], "neighbours": 0}}, "neighbours"),
+        ({"analysis": {"what_if": ["length"]}}, "queries"),
+        ({"analysis": {"what_if": ["int8"], "neighbours": 0}}, "neighbours"),
         ({"analysis": {"what_if": ["int8"], "exposure_sample": 0}}, "exposure_sample"),
     ],
 )  # fmt: skip
