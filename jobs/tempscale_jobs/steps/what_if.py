@@ -337,8 +337,9 @@ class _Exposed(NamedTuple):
         texts, intervals = scope.texts, len(scope.texts.edges)
         documents, asked = texts.documents, askers.documents
         numbers = askers.places if askers.from_corpus else None
+        population = texts.population(len(texts)) if askers.from_corpus else float("inf")
         figures = exposure(
-            after, texts.interval, intervals, askers.from_corpus, population=texts.population(len(texts)),
+            after, texts.interval, intervals, askers.from_corpus, population=population,
             documents=documents, query_documents=None if askers.from_corpus else asked, sample=numbers,
         )  # fmt: skip
         others = 0 if askers.from_corpus else len(after)

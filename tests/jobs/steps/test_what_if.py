@@ -22,7 +22,7 @@ TEXTS, QUERIES, ASKERS = 260, 120, 150
 def runs(tmp_path_factory, ray_session, small_model):
     """Two audits: one in which texts ask, one with queries."""
     folder = tmp_path_factory.mktemp("what-if")
-    lines = documented("pyarrow")
+    lines = documented("scipy")
     (folder / "texts.jsonl").write_text(as_lines(lines[:TEXTS]))
     (folder / "queries.jsonl").write_text(as_lines(lines[TEXTS : TEXTS + QUERIES]))
     common = [

@@ -5,13 +5,23 @@ import math
 import numpy as np
 import pytest
 import torch
-from test_correction import DOCUMENTS, QUERIES, QUERY_TOKENS, TOKENS
 
 from tempscale.correction.errors import CorrectionError
 from tempscale.correction.fit import fit
 from tempscale.correction.variant_names import canonical, needs_queries
 from tempscale.correction.variants import Variant
 
+
+def drifting(count, seed, drift):
+    """Embeddings of unit norm of 12 dimensions that drift towards one direction as their lengths grow, and the lengths."""
+    random = np.random.default_rng(seed)
+    tokens = np.maximum(1, random.lognormal(3.5, 1.0, count).astype(int))
+    rows = random.normal(size=(count, 12)) + drift * np.log(tokens)[:, None] * np.linspace(1.0, -0.5, 12)
+    return torch.tensor(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=torch.float32), torch.tensor(tokens)
+
+
+DOCUMENTS, TOKENS = drifting(400, 0, 0.6)
+QUERIES, QUERY_TOKENS = drifting(150, 1, 0.2)
 ROWS, ASKING = DOCUMENTS.double().numpy(), QUERIES.double().numpy()
 
 
@@ -106,11 +116,12 @@ def test_each_step_is_fitted_to_what_the_steps_before_it_make():
 
 
 @pytest.fixture(scope="module")
-def real(minilm, real_texts):
+def real(minilm):
     """Real embeddings, the first 300 of which ask."""
+    from benchmarks.measuring import texts
     from tempscale.model.encoder import Encoder
 
-    return Encoder.load(minilm).encode(real_texts[:1500]).embeddings.numpy()
+    return Encoder.load(minilm).encode(texts(1500)).embeddings.numpy()
 
 
 def nearest(similarity, k=10):
