@@ -303,11 +303,16 @@ def change(
     twice = np.concatenate([interval, interval.astype(np.int64) + intervals])
     units = np.arange(texts) if queries.texts is None else queries.texts
     graphs = [QueryNeighbours(asking, first), QueryNeighbours(asking, np.where(second == NOBODY, NOBODY, second + texts))]
-    parts = (
-        slots(graphs, twice, 2 * intervals, part, count=queries.total, unit=np.concatenate([units, units]))[0]
-        for part in (range(k, min(k + _UNITS, queries.total)) for k in range(0, queries.total, _UNITS))
-    )
-    return _change(reduce(Slots.merged, parts), intervals)
+    return _change(_counted(graphs, twice, 2 * intervals, queries.total, np.concatenate([units, units])), intervals)
+
+
+def _counted(
+    neighbours: list[QueryNeighbours], interval: Int[np.ndarray, " text"], intervals: int, total: int,
+    unit: Int[np.ndarray, " text"] | None,
+) -> Slots:  # fmt: skip
+    """The slots of all units, some of them at a time, since each has a row of counts."""
+    parts = (range(start, min(start + _UNITS, total)) for start in range(0, total, _UNITS))
+    return reduce(Slots.merged, (slots(neighbours, interval, intervals, part, count=total, unit=unit)[0] for part in parts))
 
 
 def _change(counts: Slots, intervals: int) -> Change:
@@ -371,7 +376,7 @@ def exposure(
 
     def counted(units: Units) -> Slots:
         neighbours = [QueryNeighbours(units.of_queries(numbers, from_corpus), label)]
-        return slots(neighbours, interval, intervals, range(units.total), count=units.total, unit=units.texts)[0]
+        return _counted(neighbours, interval, intervals, units.total, units.texts)
 
     others = 0 if from_corpus else queries
     by_document = None

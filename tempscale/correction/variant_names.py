@@ -52,5 +52,10 @@ def needs_queries(what: str) -> bool:
     return any(Recipe.of(name).asks for name in step_names(what) if _is_recipe(name))
 
 
+def most_dims(what: str) -> int:
+    """The most dimensions that a step of a variant keeps; 0 where none is cut."""
+    return max((int(name.removeprefix("dims:")) for name in step_names(what) if name.startswith("dims:")), default=0)
+
+
 def _is_recipe(name: str) -> bool:
     return name not in STORED and not name.startswith("dims:")

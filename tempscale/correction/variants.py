@@ -36,7 +36,8 @@ class _Step(Protocol):
         """Change queries."""
 
 
-class _Dims(NamedTuple):
+@dataclass(frozen=True)
+class _Dims:
     """The first numbers of each vector, of unit norm again, as of Matryoshka models."""
 
     dims: int
@@ -44,7 +45,8 @@ class _Dims(NamedTuple):
     def documents(self, rows: Rows, tokens: Lengths) -> Rows:
         return normalised(rows[:, : self.dims])
 
-    queries = documents
+    def queries(self, rows: Rows, tokens: Lengths) -> Rows:
+        return self.documents(rows, tokens)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,8 @@ class _Codes:
     def documents(self, rows: Rows, tokens: Lengths) -> Rows:
         step = np.where(self.step > 0, self.step, 1.0)
         codes = np.clip(np.rint((rows - self.low) / step), 0, _CODES)
-        return self.low + codes * self.step
+        held: Rows = self.low + codes * self.step
+        return held
 
     def queries(self, rows: Rows, tokens: Lengths) -> Rows:
         return rows
@@ -77,7 +80,8 @@ class _Signs:
     def documents(self, rows: Rows, tokens: Lengths) -> Rows:
         return np.where(rows > 0, 1.0, -1.0)
 
-    queries = documents
+    def queries(self, rows: Rows, tokens: Lengths) -> Rows:
+        return self.documents(rows, tokens)
 
 
 class _Corrected(NamedTuple):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+from tempscale.correction.variant_names import most_dims
+from tempscale.model import checkpoint
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import peek, sources
@@ -14,7 +17,7 @@ from tempscale_jobs.corpus.shards import TextShards
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import night
-from tempscale_jobs.runs.folder import GIVEN, Run, dimensions
+from tempscale_jobs.runs.folder import GIVEN, Model, Run, dimensions
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.verify import stage as verification
 
@@ -34,8 +37,27 @@ def check_inputs(config: AuditConfig) -> None:
         widths = [Counter(len(item.embedding) for item in items).most_common(1) for items in first_items]
         if all(widths):
             _check_same_width(*(width for ((width, _),) in widths))
+    if config.corpus.embedding_column is not None and first_items[-1]:
+        _check_variants(config, len(first_items[-1][0].embedding))
     if config.verification is not None:
         verification.check_inputs(config.verification)
+
+
+def check_models(config: AuditConfig, models: Sequence[Model]) -> None:
+    """Raise if a variant keeps more dimensions than a model has."""
+    if not any(map(most_dims, config.analysis.what_if)):
+        return
+    from tempscale.model.loading import dimensions as of_checkpoint  # It imports transformers.
+
+    for model in models:
+        if model != GIVEN:
+            _check_variants(config, of_checkpoint(checkpoint.resolve(model.name)))
+
+
+def _check_variants(config: AuditConfig, width: int) -> None:
+    for what in config.analysis.what_if:
+        if most_dims(what) > width:
+            raise UsageError(f"--what-if {what}: the vectors have {width} dimensions; name at most so many")
 
 
 def check_unchanged(config: AuditConfig, finished: dict[str, Any]) -> None:

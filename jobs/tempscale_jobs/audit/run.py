@@ -12,7 +12,14 @@ import polars as pl
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit import summary
-from tempscale_jobs.audit.checks import check_dimensions, check_inputs, check_services, check_unchanged, contents_of
+from tempscale_jobs.audit.checks import (
+    check_dimensions,
+    check_inputs,
+    check_models,
+    check_services,
+    check_unchanged,
+    contents_of,
+)
 from tempscale_jobs.audit.facts import facts
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
@@ -108,6 +115,7 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
     vectors, verified = None, None
     night.check_windows(Night.of(run, config), config.embedding.max_length)
     config = sized(config, run)
+    check_models(config, run.models)
     with journal.stage("read the corpus") as stage:
         if config.queries is not None:  # First, so that a mistake in them leaves no run to resume.
             query_source = open_source(config, run.below("queries"), config.queries)

@@ -305,10 +305,16 @@ def _rows(
                 | {"by": None if b is None else "length", "group": None if b is None else str(edges[b])}
                 | {"askers": int(here.sum()), "near_duplicates": int(alike[here].sum())}
                 | _mean(kept[here], None if askers.documents is None else askers.documents[here])
-                | (exposed.row(b) if b is not None else dict.fromkeys(_Exposed.NAMES))
+                | (exposed.row(b) if b is not None else dict.fromkeys(_EXPOSED))
                 | (gap if b is None else dict.fromkeys(gap))
             )
     return rows
+
+
+_EXPOSED = (
+    "exposure", "exposure_se", "exposure_se_superpopulation", "exposure_change", "exposure_change_se_superpopulation",
+)  # fmt: skip
+"""The columns of `_Exposed`."""
 
 
 class _Exposed(NamedTuple):
@@ -323,38 +329,26 @@ class _Exposed(NamedTuple):
     change_error: np.ndarray
     """Of the change, for other texts."""
 
-    NAMES = (
-        "exposure",
-        "exposure_se",
-        "exposure_se_superpopulation",
-        "exposure_change",
-        "exposure_change_se_superpopulation",
-    )
-
     @classmethod
     def of(cls, scope: Embedded, askers: _Askers, before: np.ndarray, after: np.ndarray) -> _Exposed:
         """From the places of the nearest texts by the vectors as they are and by a variant."""
         texts, intervals = scope.texts, len(scope.texts.edges)
-        documents, asked = texts.documents, askers.documents
         numbers = askers.places if askers.from_corpus else None
         population = texts.population(len(texts)) if askers.from_corpus else float("inf")
+        others, asked = (0, None) if askers.from_corpus else (len(after), askers.documents)
         figures = exposure(
-            after, texts.interval, intervals, askers.from_corpus, population=population,
-            documents=documents, query_documents=None if askers.from_corpus else asked, sample=numbers,
+            after, texts.interval, intervals, askers.from_corpus, population=population, documents=texts.documents,
+            query_documents=asked, sample=numbers,
         )  # fmt: skip
-        others = 0 if askers.from_corpus else len(after)
-        by_document = documents is not None or (not askers.from_corpus and asked is not None)
-        units = Units.of(len(texts), others, documents, None if askers.from_corpus else asked)
-        moved = change(
-            before, after, texts.interval, intervals, units if by_document else Units.of(len(texts), others), numbers
-        )
-        enough = all(enough_documents(column) for column in (documents, asked) if column is not None)
+        units = Units.of(len(texts), others, texts.documents, asked)
+        moved = change(before, after, texts.interval, intervals, units, numbers)
+        enough = all(enough_documents(column) for column in (texts.documents, asked) if column is not None)
         error = moved.error if enough else np.full(intervals, np.nan)
         return cls(figures.exposure, figures.corrected, figures.error, moved.change, error)
 
     def row(self, interval: int) -> dict[str, Any]:
         """The columns of one interval."""
-        return {name: finite(float(column[interval])) for name, column in zip(self.NAMES, self, strict=True)}
+        return {name: finite(float(column[interval])) for name, column in zip(_EXPOSED, self, strict=True)}
 
 
 def _mean(values: np.ndarray, documents: np.ndarray | None) -> dict[str, Any]:

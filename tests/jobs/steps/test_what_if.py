@@ -189,6 +189,14 @@ def test_what_cannot_be_measured_is_refused_by_name(data, named):
     assert caught.value.exit_code == 2
 
 
+def test_more_dimensions_than_a_model_has_are_refused_before_ray(runs, small_model, tmp_path):
+    command = "audit", "--corpus", str(runs / "texts.jsonl"), "--model", small_model, "--out", str(tmp_path / "run")
+    code, _, err = in_process(*command, "--what-if", "dims:65+int8")
+    assert code == 2
+    assert "64 dimensions" in err
+    assert "Ray" not in err
+
+
 def test_a_run_without_variants_has_the_identity_that_it_had_before():
     assert "what_if" not in resolve({}).identity()["analysis"]
     asked = resolve({"analysis": {"what_if": ["dims: 08", "dims:8"]}})
