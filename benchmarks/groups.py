@@ -115,22 +115,6 @@ GROUPS = {
         Data.""",
         "ratio to one worker",
     ),
-    "panels": Group(
-        "Reading the blocks of two panels",
-        """Two panels of sixteen blocks of 8,192 texts with embeddings of 384 dimensions, 256 tiles, without any computing:
-        what a GPU would wait for. From files in the system's memory, and from moto, which imitates S3 in one process.""",
-        "ratio to each tile's own reading",
-        said=("^blocks of two panels of 16, ",),
-    ),
-    "proofs": Group(
-        "What proofs cost",
-        """A part of 65,536 texts with embeddings of 384 dimensions, by pyarrow alone, and with the checksums that find a
-        flipped bit; the fingerprint of a model of 1 GiB in the page cache, against hashlib's SHA-256; and the look at its
-        files.""",
-        "ratio to the same without",
-        hidden=("^SHA-256",),
-        said=(", 65,536 texts$", ", 1 GiB$", " of pages and footer"),
-    ),
     "correcting": Group(
         "A million embeddings corrected",
         """1,000,000 random vectors of 384 dimensions in row groups of 65,536 (1.6 GB), corrected by length in float64: whole

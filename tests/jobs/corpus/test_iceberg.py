@@ -3,6 +3,8 @@
 import re
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import stored_tables
 
@@ -45,6 +47,50 @@ def test_a_folder_and_a_catalogue_give_the_same_rows_without_deleted_ones(table)
     made.delete("id == '1000003'")
     for again in (source, "iceberg:local.texts.docs"):
         assert sorted(ids(section(again))) == [name for name in EXPECTED if name != "1000003"]
+
+
+def delete_by_file(made, places):
+    """Delete rows of the first data file by a file of their places, as other engines do and pyiceberg does not."""
+    from pyiceberg import manifest
+    from pyiceberg.typedef import Record
+
+    class OfDeletes(manifest.ManifestWriterV2):
+        def content(self):
+            return manifest.ManifestContent.DELETES
+
+    data = min(made.scan().plan_files(), key=lambda task: task.file.file_path).file
+    file = f"{made.location()}/data/deleted.parquet"
+    names = {"file_path": (pa.string(), 2147483546), "pos": (pa.int64(), 2147483545)}  # The format's own ids.
+    fields = [pa.field(name, kind, False, {"PARQUET:field_id": str(number)}) for name, (kind, number) in names.items()]
+    pq.write_table(pa.table([[data.file_path] * len(places), places], pa.schema(fields)), file.removeprefix("file://"))
+    with made.transaction() as changes, changes.update_snapshot().fast_append() as update:
+        deleted = manifest.DataFile.from_args(
+            content=manifest.DataFileContent.POSITION_DELETES, file_path=file, file_format=manifest.FileFormat.PARQUET,
+            partition=Record(), record_count=len(places), file_size_in_bytes=1000,
+        )  # fmt: skip
+        place = made.io.new_output(f"{made.location()}/metadata/deleted.avro")
+        with OfDeletes(made.spec(), made.schema(), place, update._snapshot_id, "null") as writer:
+            entry = {"status": manifest.ManifestEntryStatus.ADDED, "snapshot_id": update._snapshot_id, "data_file": deleted}
+            writer.add_entry(manifest.ManifestEntry.from_args(**entry))
+        written, before = writer.to_manifest_file(), update._existing_manifests
+        update._existing_manifests = lambda: [*before(), written]
+
+
+def test_rows_that_a_file_of_places_deletes_are_neither_counted_nor_read(table):
+    source, made = table
+    delete_by_file(made, [0, 2])
+    made.refresh()
+    left = made.scan().to_arrow().column("id").to_pylist()
+    assert len(left) == len(EXPECTED) - 2
+    parts = iceberg.parts(source, ["id"], (70, 1 << 20))
+    assert [part.rows for part in parts] == [len(batch_ids(source, part)) for part in parts]
+    assert sum(part.rows for part in parts) == len(left)
+    assert [part.number for part in parts] == [0, parts[0].rows]
+    assert sorted(ids(section(source))) == sorted(left)
+
+
+def batch_ids(source, part):
+    return [name for batch in iceberg.batches(source, part.at, ["id"], (0, part.rows)) for name in batch["id"].to_pylist()]
 
 
 def test_a_table_without_a_snapshot_has_no_parts(tmp_path):

@@ -66,6 +66,12 @@ def test_payloads_keep_their_types_and_objects_are_json(collection):
     assert batch.to_pydict() == {"n": [None, 1.0, 2.5], "more": ['{"a": 1}', None, None]}
 
 
+def test_a_part_may_be_read_from_its_middle(collection):
+    (part,) = qdrant.parts(collection, ["n"], (10, 1 << 20))
+    batches = qdrant.batches(collection, part.at, ["id", "n"], (1, 3))
+    assert [batch.to_pydict() for batch in batches] == [{"id": ["7", str(UUID(int=5))], "n": [1.0, 2.5]}]
+
+
 def test_a_folder_and_what_a_server_answers_tell_that_a_point_changed(collection, monkeypatch):
     """The engine answers as a server does; only `files` says which of them it is."""
     for is_server in (False, True):

@@ -288,10 +288,16 @@ def written_index(folder, index, rows=20):
     return str(folder / "a.faiss")
 
 
-@pytest.mark.parametrize("mistake", ["compressed", "cut", "no file", "ids of its own", "too few ids"])
-def test_mistakes_about_faiss_are_refused(tmp_path, mistake):
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("compressed", "IndexScalarQuantizer"), ("cut", "a.faiss"), ("no file", "none.faiss"), ("too few ids", "19"),
+        ("ids of its own", "ids of its own"),
+    ],
+)  # fmt: skip
+def test_mistakes_about_faiss_are_refused(tmp_path, mistake, told):
     faiss = pytest.importorskip("faiss")
-    np.save(tmp_path / "ids.npy", np.arange(19 if mistake == "too few ids" else 20))
+    np.save(tmp_path / "ids.npy", np.arange({"too few ids": 19, "ids of its own": 100}.get(mistake, 20)))
     source = {
         "compressed": lambda: written_index(tmp_path, faiss.IndexScalarQuantizer(8, faiss.ScalarQuantizer.QT_8bit)),
         "cut": lambda: cut(written_index(tmp_path, faiss.IndexFlatL2(8))),
@@ -299,7 +305,7 @@ def test_mistakes_about_faiss_are_refused(tmp_path, mistake):
         "ids of its own": lambda: f"{stored_tables.faiss_ivf(tmp_path, stored_tables.table(100))}?ids={tmp_path}/ids.npy",
         "too few ids": lambda: f"{written_index(tmp_path, faiss.IndexFlatL2(8))}?ids={tmp_path}/ids.npy",
     }[mistake]()
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=told):
         faiss_values(source)
 
 
