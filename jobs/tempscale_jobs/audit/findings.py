@@ -18,8 +18,8 @@ Row = dict[str, Any]
 Tables = dict[str, pl.DataFrame]
 CHANGES = ("collapse_gap", "prefix_gap", "cosine_mean", "socm_mean")
 """The figures whose change under another temperature is a finding."""
-READ = ("collapse_summary", "temperature_effect", "exposure")
-"""The tables from which findings are decided."""
+READ = ("collapse_summary", "temperature_effect", "exposure", "what_if")
+"""The tables from which findings are decided; the last is only there if variants were asked for."""
 _LEAST_EXPOSURE = 0.01
 """What a length that is never returned counts as, which has no logarithm."""
 _OVERSHOT = 1 / 3
@@ -58,12 +58,23 @@ def _of_row(row: Row, tables: Tables, edges: Sequence[int]) -> Iterator[Finding]
         yield _measured(row, name, texts)
     for asked_by in ("corpus", "queries"):
         yield from _exposures(row, tables, asked_by)
+    if "what_if" in tables:
+        yield from _variants(row, tables["what_if"])
     for effect in of_row(tables["temperature_effect"], row).to_dicts():
         value, error = effect["change"], effect["change_se_superpopulation"]
         if effect["figure"] in CHANGES:
             basis = f"differences on the same texts, from {effect['reference']}"
             grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN["change"]}
             yield finding(row, changed(effect["figure"]), state(value, error), value, error, **grounds)
+
+
+def _variants(row: Row, table: pl.DataFrame) -> Iterator[Finding]:
+    """How many nearest texts each variant of the vectors keeps."""
+    for r in of_row(table, row).filter(pl.col("by").is_null(), pl.col("what") != "").to_dicts():
+        basis = f"the {count(r['k'], 'nearest text')} of {r['askers']:,}, by exact searches"
+        grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN["change"]}
+        value, error = r["neighbours_kept"], r["neighbours_kept_se"]
+        yield finding(row, f"neighbours kept by {r['what']}", measured(value), value, error, **grounds)
 
 
 def _measured(row: Row, figure: str, rests_on: str) -> Finding:

@@ -72,7 +72,7 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
         layouts = {scope.model.label: scope.texts for scope in audited}
         rankings = [tables[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
         tables["excerpts"] = _excerpts(run, index, layouts, rankings)
-    read = {name: pl.DataFrame(pl.from_arrow(tables[name])) for name in findings.READ}
+    read = {name: pl.DataFrame(pl.from_arrow(tables[name])) for name in findings.READ if name in tables}
     edges = Edges.cut(config.analysis.intervals, [model.max_length for model in models], config.embedding.long)
     found = findings.decide(read, edges)
     if verified is not None:
