@@ -7,11 +7,14 @@ import re
 from tempscale.correction.errors import CorrectionError
 from tempscale.correction.recipes import Recipe
 
-EXAMPLES = "dims:256, int8, bits, centre+bits, remove_top(1), length"
+EXAMPLES = "dims:256, int8, bits, centre+bits, remove_top(1), length, tau:0.8"
 STORED = ("int8", "bits")
 """Steps that say how numbers are stored, and come last."""
-_ALONE = ("length", "csls")
-"""Corrections that change the similarity by a coordinate of its own, which no other step may change."""
+_ALONE = {
+    "length": "changes the similarity and", "csls": "changes the similarity and", "tau": "embeds the texts again and",
+}  # fmt: skip
+"""What stands for itself, and why: a similarity with a coordinate of its own, or vectors of their own."""
+_TAU = "tau:"
 
 
 def canonical(what: str) -> str:
@@ -28,7 +31,7 @@ def step_names(what: str) -> list[str]:
     names = [_name(part.strip(), what) for part in str(what).split("+")]
     kinds = [re.match(r"[a-z_0-9]+", name)[0] for name in names]  # type: ignore[index]
     if alone := [kind for kind in kinds if kind in _ALONE and len(kinds) > 1]:
-        raise CorrectionError(f"{what!r}: {alone[0]} changes the similarity and cannot be joined with other steps")
+        raise CorrectionError(f"{what!r}: {alone[0]} {_ALONE[alone[0]]} cannot be joined with other steps")
     if twice := [kind for k, kind in enumerate(kinds) if kind in kinds[:k]]:
         raise CorrectionError(f"{what!r} has {twice[0]} twice")
     if early := [kind for kind in kinds[:-1] if kind in STORED]:
@@ -41,6 +44,8 @@ def _name(part: str, what: str) -> str:
         return part
     if (dims := re.fullmatch(r"dims:\s*(\d+)", part)) and int(dims[1]) > 0:
         return f"dims:{int(dims[1])}"
+    if (tau := re.fullmatch(r"tau:\s*(\d*\.?\d+)", part)) and float(tau[1]) > 0:
+        return f"{_TAU}{float(tau[1])}"
     try:
         return Recipe.of(part).canonical
     except CorrectionError as error:
@@ -57,5 +62,10 @@ def most_dims(what: str) -> int:
     return max((int(name.removeprefix("dims:")) for name in step_names(what) if name.startswith("dims:")), default=0)
 
 
+def temperature_of(what: str) -> float | None:
+    """The temperature of a variant that embeds the texts again; None of one that changes vectors."""
+    return float(what.removeprefix(_TAU)) if what.startswith(_TAU) else None
+
+
 def _is_recipe(name: str) -> bool:
-    return name not in STORED and not name.startswith("dims:")
+    return name not in STORED and not name.startswith(("dims:", _TAU))

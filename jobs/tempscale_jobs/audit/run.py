@@ -316,7 +316,7 @@ def needed_of_tiles(scope: Embedded, temperature: Temperature) -> Needed:
     run, model, analysis = scope.run, scope.model, scope.analysis
     near = analysis.compares and not exposure.is_done(run, model, temperature)
     search = analysis.socm_top_over == "corpus" and not worst.is_done(run, model, temperature)
-    changed = bool(analysis.what_if) and temperature == run.temperatures[0] and not what_if.is_done(scope)
+    changed = bool(analysis.what_if) and not what_if.is_done(scope)
     return Needed(blocks=near or search or changed, near=near)
 
 

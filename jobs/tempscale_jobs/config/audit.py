@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
-from tempscale.correction.variant_names import canonical, needs_queries
+from tempscale.correction.variant_names import canonical, needs_queries, temperature_of
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.nights import NIGHT, Gate, RecordOfNights, checked_night, filled, history_folder
@@ -126,8 +126,8 @@ class Analysis(Intervals):
     )
     what_if: Annotated[list[str], Option("--what-if", "What is measured", "WHAT")] = Field(
         [],
-        description="What a change of the vectors would change in searches, without embedding again; can be repeated: "
-        "dims:256, int8, bits, or a correction such as length or centre, joined with + as in centre+bits.",
+        description="What a change of the vectors would change in searches; can be repeated. dims:256, int8, bits, or a "
+        "correction such as length or centre, joined with + as in centre+bits; tau:0.8 embeds the texts again.",
     )
     near_duplicate: float = Field(0.95, gt=-1, le=1, description="Cosine from which a pair is a near-duplicate.")
     worst_duplicates: int = Field(100, ge=0, le=100_000, description="Near-duplicates listed; all are counted.")
@@ -267,7 +267,12 @@ class AuditConfig(Command):
         return self
 
     @model_validator(mode="after")
-    def _variants_can_be_fitted(self) -> AuditConfig:
+    def _variants_can_be_made(self) -> AuditConfig:
+        again = [what for what in self.analysis.what_if if temperature_of(what) is not None]
+        if again and self.corpus.embedding_column is not None:
+            raise ValueError(
+                f"what_if {again[0]!r} embeds the texts again, and only their embeddings are given; leave it out"
+            )
         asking = [what for what in self.analysis.what_if if needs_queries(what)]
         if asking and self.queries is None:
             raise ValueError(
@@ -344,7 +349,9 @@ class AuditConfig(Command):
         """The temperatures in the order given; the first is the reference, and the only one of a quick audit."""
         if self.corpus.embedding_column is not None:
             return [Temperature.of(1.0)]
-        return super().temperatures()[: 1 if self.quick else None]
+        asked = super().temperatures()[: 1 if self.quick else None]
+        of_variants = [Temperature.of(tau) for what in self.analysis.what_if if (tau := temperature_of(what)) is not None]
+        return asked + [tau for tau in of_variants if tau.canonical not in {other.canonical for other in asked}]
 
 
 def with_quick_start(data: dict[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,11 @@ from tempscale.collapse.cosine import nearest
 from tempscale.collapse.exposure import Units, change, exposure
 from tempscale.collapse.length import gap_intervals
 from tempscale.collapse.neighbours import NOBODY, Nearest
+from tempscale.correction.variant_names import temperature_of
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, enough_documents
+from tempscale.temperature.schedule import Temperature
+from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Run, is_whole
 from tempscale_jobs.steps import blocks
 from tempscale_jobs.steps.blocks import Tiling
@@ -83,21 +86,28 @@ def _place(scope: Embedded) -> str:
 
 def measure(scope: Embedded, queries: Run | None) -> None:
     """Write the rows of `what_if` of one model, under its first temperature."""
-    analysis = scope.analysis
+    analysis, first = scope.analysis, scope.run.temperatures[0]
     if not analysis.what_if or is_done(scope):
         return
     with scope.journal.stage(scope.named("what if")) as stage:
         askers = _askers(scope, queries)
-        grid, bounds = blocks.tiling(scope, scope.run.temperatures[0])
-        variants = _fitted(scope, askers)
-        found = _search(scope, grid, bounds, askers, variants)
-        rows = _rows(scope, grid, askers, variants.facts, found)
+        grid, _ = blocks.tiling(scope, first)
+        changed = [AS_IT_IS, *(what for what in analysis.what_if if temperature_of(what) is None)]
+        variants = _fitted(scope, askers, changed)
+        found = dict(zip(variants.facts, _search(scope, first, askers, variants), strict=True))
+        for what in analysis.what_if:
+            if (tau := temperature_of(what)) is not None:
+                as_it_is = _fitted(scope, askers, [AS_IT_IS])
+                (found[as_it_is.facts[0]._replace(what=what)],) = _search(scope, Temperature.of(tau), askers, as_it_is)
+        facts = sorted(found, key=lambda fact: [AS_IT_IS, *analysis.what_if].index(fact.what))
+        rows = _rows(scope, grid, askers, facts, [found[fact] for fact in facts])
         name = f"{_place(scope)}/what_if.parquet"
         scope.run.storage.write_table(name, WHAT_IF.build_rows(rows))
         scope.run.storage.write_json(f"{_place(scope)}/done.json", {"files": [name]})
-        scope.run.storage.remove(f"{_place(scope)}/found")
+        for temperature in scope.run.temperatures:
+            scope.run.storage.remove(f"{scope.run.place(PLACE, scope.model, temperature)}/found")
         who = "texts" if askers.from_corpus else "queries"
-        stage.note = f"{len(variants.facts) - 1} variants, asked by {len(askers.places):,} {who}"
+        stage.note = f"{count(len(facts) - 1, 'variant')}, asked by {len(askers.places):,} {who}"
 
 
 def _askers(scope: Embedded, queries: Run | None) -> _Askers:
@@ -129,15 +139,15 @@ class _Variants(NamedTuple):
     facts: list[_Fact]
 
 
-def _fitted(scope: Embedded, askers: _Askers) -> _Variants:
-    """The variants, fitted to a sample of the texts and of the queries."""
+def _fitted(scope: Embedded, askers: _Askers, what: Sequence[str]) -> _Variants:
+    """Some variants, fitted to a sample of the texts and of the queries at the first temperature."""
     temperature, sample = scope.run.temperatures[0], scope.texts.sample(FITTED)
     asking = None
     if not askers.from_corpus:
         asked = askers.layout.sample(FITTED)
         asking = askers.scope.embeddings(temperature, asked), np.maximum(askers.layout.tokens[asked], 1)
     texts = scope.embeddings(temperature, sample), np.maximum(scope.texts.tokens[sample], 1)
-    fitted = later(_fit, [AS_IT_IS, *scope.analysis.what_if], texts, asking)
+    fitted = later(_fit, what, texts, asking)
     (facts,) = results(scope.cluster, _facts, [(fitted,)], "variants")
     return _Variants(fitted, facts)
 
@@ -171,10 +181,10 @@ class _Found(NamedTuple):
     """The summed similarities with the other texts of each length interval, float64 (askers, intervals)."""
 
 
-def _search(
-    scope: Embedded, grid: Tiling, bounds: list[tuple[int, int]], askers: _Askers, variants: _Variants
-) -> list[_Found]:
-    """Search all texts by all variants; finished pieces are in files."""
+def _search(scope: Embedded, temperature: Temperature, askers: _Askers, variants: _Variants) -> list[_Found]:
+    """Search the embeddings of one temperature by some variants; finished pieces are in files."""
+    grid, bounds = blocks.tiling(scope, temperature)
+    place = f"{scope.run.place(PLACE, scope.model, temperature)}/found"
     groups = [slice(k, k + ASKERS_OF_A_TASK) for k in range(0, len(askers.places), ASKERS_OF_A_TASK)]
     labels = np.full(len(askers.places), NOBODY, np.int32)
     if askers.from_corpus:
@@ -182,7 +192,7 @@ def _search(
         rank[scope.texts.by_label()] = np.arange(len(scope.texts), dtype=np.int32)
         labels = rank[askers.places]
     every = [
-        Piece((g, panel), name=f"askers {g}, panel {panel}", files=(_part(scope, g, panel),))
+        Piece((g, panel), name=f"askers {g}, panel {panel}", files=(_part(place, g, panel),))
         for g in range(len(groups))
         for panel in range(grid.panels)
     ]
@@ -195,7 +205,7 @@ def _search(
             group, panel = piece.number
             if group not in asked:
                 here = askers.places[groups[group]]
-                embeddings = askers.scope.embeddings(scope.run.temperatures[0], here)
+                embeddings = askers.scope.embeddings(temperature, here)
                 asked[group] = share(Asked(embeddings, np.maximum(askers.layout.tokens[here], 1), labels[groups[group]]))
             span = grid.panel(panel)
             of_panel = tokens[bounds[span[0]][0] : bounds[span[-1]][1]]
@@ -203,7 +213,7 @@ def _search(
 
     for _ in run_tasks(scope.cluster, _search_panel, pieces()):
         pass
-    found = [[_merged(scope, grid, g, v) for g in range(len(groups))] for v in range(len(variants.facts))]
+    found = [[_merged(grid, place, g, v) for g in range(len(groups))] for v in range(len(variants.facts))]
     return [
         _Found(
             Nearest(*(np.concatenate([getattr(part.near, name) for part in of]) for name in ("cosine", "label"))),
@@ -213,8 +223,8 @@ def _search(
     ]
 
 
-def _part(scope: Embedded, group: int, panel: int) -> str:
-    return f"{_place(scope)}/found/askers-{group:06d}-panel-{panel:06d}.parquet"
+def _part(place: str, group: int, panel: int) -> str:
+    return f"{place}/askers-{group:06d}-panel-{panel:06d}.parquet"
 
 
 def _search_panel(
@@ -264,12 +274,12 @@ def _others(near: Nearest, asking: np.ndarray) -> Nearest:
     return Nearest(near.cosine[~itself].reshape(shape), near.label[~itself].reshape(shape))
 
 
-def _merged(scope: Embedded, grid: Tiling, group: int, variant: int) -> _Found:
+def _merged(grid: Tiling, place: str, group: int, variant: int) -> _Found:
     """What a variant found for a group of askers in all panels, which are merged in their order."""
 
     def panels() -> Iterator[_Found]:
         for panel in range(grid.panels):
-            table = grid.storage.read_table(_part(scope, group, panel))
+            table = grid.storage.read_table(_part(place, group, panel))
             table = table.filter(pa.array(table.column("variant").to_numpy() == variant))
             near = Nearest(parts.matrix(table, "cosine"), parts.matrix(table, "label"))
             yield _Found(near, parts.matrix(table, "sums"))

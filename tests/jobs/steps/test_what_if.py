@@ -13,7 +13,7 @@ from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.errors import UsageError
 
 K, EDGES = 5, (0, 64, 100)
-WHAT = ("int8", "bits", "dims:24", "remove_top(1)+dims:48")
+WHAT = ("int8", "bits", "dims:24", "remove_top(1)+dims:48", "tau:0.5")
 WITH_QUERIES = ("centre+bits", "length")
 TEXTS, QUERIES, ASKERS = 260, 120, 150
 
@@ -38,10 +38,10 @@ def runs(tmp_path_factory, ray_session, small_model):
     return folder
 
 
-def stored(folder):
-    """The embeddings of a run, in the order of its parts, with ids and tokens."""
-    (model,) = folder.glob("texts/*")
-    table = pl.concat([pl.read_parquet(file) for file in sorted(model.glob("*/*.parquet"))])
+def stored(folder, tau="1.0"):
+    """The embeddings of a run under one temperature, in the order of its parts, with ids and tokens."""
+    (place,) = folder.glob(f"texts/*/temperature={tau}")
+    table = pl.concat([pl.read_parquet(file) for file in sorted(place.glob("*.parquet"))])
     return np.stack(table["embedding"].to_list()).astype(np.float64), table["text_id"].to_list(), table["tokens"].to_numpy()
 
 
@@ -108,7 +108,12 @@ def test_every_figure_is_that_of_a_full_search(runs, asked_by):
     exact = nearest(plain, asks)
     units = Units.of(TEXTS, 0 if queries is None else QUERIES)
     for what in whats:
-        documents, asking, scale = by_hand(what, texts, tokens, queries)
+        if what == "tau:0.5":
+            documents, again, _ = stored(runs / asked_by, "0.5")
+            assert again == ids
+            asking, scale = documents if queries is None else stored(runs / asked_by / "queries", "0.5")[0], 1.0
+        else:
+            documents, asking, scale = by_hand(what, texts, tokens, queries)
         similarity = (asking if asks is None else asking[asks]) @ documents.T * scale
         found = nearest(similarity, asks)
         shares, rows = kept(found, exact), table.filter(what=what)
@@ -154,7 +159,7 @@ def gap(similarity, asks, interval, before=None):
 def test_sizes_of_stored_vectors(runs):
     table = read_tables(runs / "texts")["what_if"].filter(pl.col("by").is_null())
     assert dict(table.select("what", "vector_bytes").iter_rows()) == {
-        "": 256, "int8": 64, "bits": 8, "dims:24": 96, "remove_top(1)+dims:48": 192,
+        "": 256, "int8": 64, "bits": 8, "dims:24": 96, "remove_top(1)+dims:48": 192, "tau:0.5": 256,
     }  # fmt: skip
 
 
@@ -181,6 +186,9 @@ def test_other_workers_and_a_run_that_was_stopped_give_the_same_bytes(runs, smal
         ({"analysis": {"what_if": ["length"]}}, "queries"),
         ({"analysis": {"what_if": ["int8"], "neighbours": 0}}, "neighbours"),
         ({"analysis": {"what_if": ["int8"], "exposure_sample": 0}}, "exposure_sample"),
+        ({"analysis": {"what_if": ["tau:0.8"]}, "corpus": {"source": "a", "embedding_column": "e"}}, "tau:0.8"),
+        ({"analysis": {"what_if": ["tau:0.8+int8"]}}, "embeds the texts again"),
+        ({"analysis": {"what_if": ["tau:-1"]}}, "tau:-1"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_refused_by_name(data, named):
