@@ -37,6 +37,10 @@ QUESTIONS = {
         "Whose texts take more than their share of the results, beyond noise?",
         '.filter(pl.col("exposure") - 2 * pl.col("exposure_se") > 1)',
     ),
+    "what_if": (
+        "How many nearest texts does each variant keep, and at how many bytes?",
+        '.filter(pl.col("by").is_null()).select("what", "neighbours_kept", "vector_bytes")',
+    ),
     "exposure_corrected": (
         "What would a correction by length make of whose texts win?",
         '.sort("k").select("interval", "exposure", "neighbours_kept")',
