@@ -1,6 +1,6 @@
 """`python -m benchmarks [NAME …]` writes a table, a file in results/, and docs/dev/performance.md.
 
-Names: embedding, paragraphs, overhead, socm, cosine, stage, growth, workers, layers, grid, gpu.
+Names: embedding, paragraphs, overhead, socm, cosine, stage, growth, workers, layers, gpu.
 mean_socm, reading, correcting, vectors, shrinking, verifying and million take minutes to hours and run only if they are
 named.
 `python -m benchmarks render` measures nothing and writes the page again.
@@ -25,7 +25,7 @@ ON_REQUEST = ("mean_socm", "reading", "correcting", "vectors", "shrinking", "ver
 
 def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """The benchmarks by name, in the order of measurement."""
-    from benchmarks import correcting, cosine, embedding, gpu, gpu_embedding, grid, growth, layers, mean_socm, million  # isort: skip
+    from benchmarks import correcting, cosine, embedding, gpu, gpu_embedding, growth, layers, mean_socm, million  # isort: skip
     from benchmarks import overhead, paragraphs, reading, shrinking, socm, stage, vectors, verifying, workers  # isort: skip
 
     return {
@@ -38,7 +38,6 @@ def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "growth": growth.measure,
         "workers": workers.measure,
         "layers": layers.measure,
-        "grid": grid.measure,
         "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure(), *layers.measure_gpu()],
         "mean_socm": mean_socm.measure,
         "reading": reading.measure,

@@ -92,12 +92,6 @@ GROUPS = {
         "ratio to the plain pass",
         said=(", 8 texts of 512 tokens, MiniLM, one thread",),
     ),
-    "grid": Group(
-        "Scores under five temperatures",
-        """Whole commands on two cores, on a retrieval task of 800 queries and documents made of scipy's docstrings. A cell
-        is one temperature on the task.""",
-        "ratio to five runs",
-    ),
     "mean_socm": Group(
         "The mean SOCM of a corpus, and what its error costs",
         """1,000 Wikipedia sentences and 1,000 paragraphs through MiniLM on two threads, embedding included: all 499,500
@@ -168,7 +162,8 @@ GROUPS = {
             "tokens ready$",
             "65,536 tokens at once, tokens ready",
             r"bfloat16, batches of (32|128)$",
-            "float32, batches of 512$",
+            "float32, batches of (32|512)$",
+            "tf32, 65,536 tokens at once$",
             "of 200 texts of about 128 tokens",
             "^cosines.*(tf32|bfloat16)$",
             "(tf32|bfloat16), 262,144 tokens at once",

@@ -233,7 +233,7 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     if kept is not None:
         texts = f"{_ASKING[asked_by]} of {interval_name(kept['interval'], edges)} tokens"
         stay = share(kept["neighbours_kept"])
-        sentences.append(f"It keeps {stay} of the {count(kept['k'], 'nearest neighbour')} of {texts}.")
+        sentences.append(f"The correction keeps {stay} of the {count(kept['k'], 'nearest neighbour')} of {texts}.")
     return " ".join(sentences)
 
 
