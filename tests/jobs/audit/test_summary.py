@@ -78,7 +78,7 @@ def test_what_a_correction_would_change_is_said_as_far_as_it_is_known():
     past = {"exposure": before, "exposure_corrected": moved}
     past = {name: table.with_columns(exposure_se_superpopulation=pl.lit(0.02)) for name, table in past.items()}
     passed, nearer = words.corrected(past, row, "corpus", [0, 64]).split(". ")[:2]
-    assert "overshoots" in passed
+    assert "beyond the fair 1" in passed
     assert "0–63" in passed
     assert "64+" not in passed  # Which comes nearer to 1, and is not among those that pass it.
     assert "64+" in nearer
