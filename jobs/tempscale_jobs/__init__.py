@@ -31,6 +31,7 @@
       plan                --plan: what a run costs
       verdict             the first screen: the answer and four figures
       advice              what follows, with a command
+      what_if             what is said of variants of the vectors
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
       run, findings, terminal
       units               what one task reads and writes
@@ -95,6 +96,7 @@
       neighbours          the nearest texts
       exposure            who fills the results; hubs, near-duplicates
       by_length           a correction by length, fitted
+      what_if             what variants of the vectors keep and change
       source_order        whether neighbours in the source are alike
       dealing             which texts make up the groups that stand for all pairs
       groups              all pairs of each group, under every τ

@@ -277,11 +277,10 @@ class Change(NamedTuple):
 
 
 def change(
-    first: Int[np.ndarray, "query k"],
-    second: Int[np.ndarray, "query k"],
+    graphs: tuple[Int[np.ndarray, "query k"], Int[np.ndarray, "query k"]],
     interval: Int[np.ndarray, " text"],
     intervals: int,
-    queries: Units,
+    units: Units,
     numbers: Int[np.ndarray, " query"] | None = None,
 ) -> Change:
     """The change of each exposure from one graph to another, with the error that it has because both share units.
@@ -290,20 +289,23 @@ def change(
     with its own s_b; D_t is that of the change. Slots of both graphs between the same two units are one dyad.
 
     Args:
-        first: the neighbours of each query in one graph, as indices into `interval`; NOBODY in an empty slot.
-        second: those of the same queries in the other.
+        graphs: the neighbours of each query in the first and in the second, as indices into `interval`; NOBODY in an empty
+            slot.
         interval: length interval of every text that could be a neighbour.
         intervals: how many length intervals there are.
-        queries: the units of texts and queries.
+        units: those of texts and queries.
         numbers: the number of each query among the texts; by default the queries are no texts.
+
+    Returns:
+        The second exposure less the first, and its error; see `exposures` where V is 0 or negative.
     """
-    texts = len(interval)
-    asking = queries.of_queries(np.arange(len(first)) if numbers is None else numbers, numbers is not None)
+    (first, second), texts = graphs, len(interval)
+    asking = units.of_queries(np.arange(len(first)) if numbers is None else numbers, numbers is not None)
     # The kinds of the second graph's slots are numbered behind those of the first; their texts are the same units.
     twice = np.concatenate([interval, interval.astype(np.int64) + intervals])
-    units = np.arange(texts) if queries.texts is None else queries.texts
-    graphs = [QueryNeighbours(asking, first), QueryNeighbours(asking, np.where(second == NOBODY, NOBODY, second + texts))]
-    return _change(_counted(graphs, twice, 2 * intervals, queries.total, np.concatenate([units, units])), intervals)
+    of_texts = np.arange(texts) if units.texts is None else units.texts
+    lists = [QueryNeighbours(asking, first), QueryNeighbours(asking, np.where(second == NOBODY, NOBODY, second + texts))]
+    return _change(_counted(lists, twice, 2 * intervals, units.total, np.concatenate([of_texts, of_texts])), intervals)
 
 
 def _counted(

@@ -208,8 +208,8 @@ def _search(scope: Embedded, temperature: Temperature, askers: _Askers, variants
                 embeddings = askers.scope.embeddings(temperature, here)
                 asked[group] = share(Asked(embeddings, np.maximum(askers.layout.tokens[here], 1), labels[groups[group]]))
             span = grid.panel(panel)
-            of_panel = tokens[bounds[span[0]][0] : bounds[span[-1]][1]]
-            yield piece._replace(arguments=(grid, panel, asked[group], of_panel, variants.fitted, piece.files[0]))
+            of_panel = _Panel(panel, tokens[bounds[span[0]][0] : bounds[span[-1]][1]], piece.files[0])
+            yield piece._replace(arguments=(grid, of_panel, asked[group], variants.fitted))
 
     for _ in run_tasks(scope.cluster, _search_panel, pieces()):
         pass
@@ -227,17 +227,25 @@ def _part(place: str, group: int, panel: int) -> str:
     return f"{place}/askers-{group:06d}-panel-{panel:06d}.parquet"
 
 
-def _search_panel(
-    grid: Tiling, panel: int, asked: Asked, tokens: np.ndarray, variants: Sequence[Variant], target: str
-) -> None:  # fmt: skip
+class _Panel(NamedTuple):
+    """A panel that is searched."""
+
+    number: int
+    tokens: np.ndarray
+    """The lengths of its texts."""
+    target: str
+    """The file of what is found."""
+
+
+def _search_panel(grid: Tiling, panel: _Panel, asked: Asked, variants: Sequence[Variant]) -> None:
     """Search the texts of one panel by each variant, and write what was found."""
     asking = [variant.queries(asked.embeddings, asked.tokens) for variant in variants]
     near = [Nearest.empty(len(rows), grid.neighbours) for rows in asking]
     sums = [np.zeros((len(rows), grid.intervals)) for rows in asking]
     start = 0
-    for number in grid.panel(panel):
+    for number in grid.panel(panel.number):
         block = blocks.read_block(grid, number)
-        here = tokens[start : start + len(block)]
+        here = panel.tokens[start : start + len(block)]
         start += len(block)
         rows, columns = _itself(asked.labels, block.labels)
         for v, variant in enumerate(variants):
@@ -255,7 +263,7 @@ def _search_panel(
         "label": parts.fixed_lists(np.concatenate([one.label for one in near])),
         "sums": parts.fixed_lists(np.concatenate(sums)),
     }
-    grid.storage.write_table(target, pa.table(table))
+    grid.storage.write_table(panel.target, pa.table(table))
 
 
 def _itself(asking: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -351,7 +359,7 @@ class _Exposed(NamedTuple):
             query_documents=asked, sample=numbers,
         )  # fmt: skip
         units = Units.of(len(texts), others, texts.documents, asked)
-        moved = change(before, after, texts.interval, intervals, units, numbers)
+        moved = change((before, after), texts.interval, intervals, units, numbers)
         enough = all(enough_documents(column) for column in (texts.documents, asked) if column is not None)
         error = moved.error if enough else np.full(intervals, np.nan)
         return cls(figures.exposure, figures.corrected, figures.error, moved.change, error)

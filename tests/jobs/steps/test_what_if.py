@@ -128,7 +128,7 @@ def test_every_figure_is_that_of_a_full_search(runs, asked_by):
         assert overall["neighbours_kept_se"] == pytest.approx(shares.std(ddof=1) / len(shares) ** 0.5, abs=1e-9)
         assert overall["near_duplicates"] == int((np.take_along_axis(similarity, found, 1) >= 0.95).sum())
         figures = exposure(found, interval, len(EDGES), queries is None, **of_texts)
-        moved = change(exact, found, interval, len(EDGES), units, asks)
+        moved = change((exact, found), interval, len(EDGES), units, asks)
         for b, edge in enumerate(EDGES):
             row = rows.filter(group=str(edge)).row(0, named=True)
             assert row["exposure"] == pytest.approx(figures.exposure[b], abs=1e-9)

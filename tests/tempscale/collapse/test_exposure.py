@@ -271,7 +271,7 @@ def test_change_and_error_are_those_of_all_slots(texts, k, own, in_documents, se
     interval = some_intervals(texts, 3, seed)
     documents = np.arange(texts) // 2 if in_documents else None
     units = Units.of(texts, 0 if own else 7, documents, None)
-    found = change(first, second, interval, 3, units, np.arange(texts) if own else None)
+    found = change((first, second), interval, 3, units, np.arange(texts) if own else None)
     before, after = (exposure(label, interval, 3, own) for label in (first, second))
     np.testing.assert_allclose(found.change, after.exposure - before.exposure, atol=1e-12)
     of_text = (lambda t: t // 2) if in_documents else (lambda t: t)
@@ -286,18 +286,18 @@ def test_change_and_error_are_those_of_all_slots(texts, k, own, in_documents, se
 def test_the_same_search_changes_nothing_for_certain_and_turned_round_it_changes_the_opposite():
     label, other, interval = graph(30, 4, 1), graph(30, 4, 2), some_intervals(30, 3)
     units, numbers = Units.of(30), np.arange(30)
-    nothing = change(label, label, interval, 3, units, numbers)
+    nothing = change((label, label), interval, 3, units, numbers)
     assert (nothing.change.tolist(), nothing.error.tolist()) == ([0.0] * 3, [0.0] * 3)
-    there, back = change(label, other, interval, 3, units, numbers), change(other, label, interval, 3, units, numbers)
+    there, back = change((label, other), interval, 3, units, numbers), change((other, label), interval, 3, units, numbers)
     np.testing.assert_allclose(there.change, -back.change, atol=1e-12)
     np.testing.assert_allclose(there.error, back.error, rtol=1e-9)
 
 
 def test_units_that_are_counted_in_steps_give_the_same(monkeypatch):
     label, other, interval = graph(60, 4, 1), graph(60, 4, 2), some_intervals(60, 3)
-    whole = change(label, other, interval, 3, Units.of(60), np.arange(60))
+    whole = change((label, other), interval, 3, Units.of(60), np.arange(60))
     monkeypatch.setattr(module, "_UNITS", 7)
-    for one, part in zip(whole, change(label, other, interval, 3, Units.of(60), np.arange(60)), strict=True):
+    for one, part in zip(whole, change((label, other), interval, 3, Units.of(60), np.arange(60)), strict=True):
         assert one.tolist() == part.tolist()
 
 
@@ -313,7 +313,7 @@ def test_its_error_is_the_spread_over_corpora():
         for similarity in (plain, moved):
             np.fill_diagonal(similarity, -np.inf)
             nearest.append(np.argsort(-similarity, axis=1)[:, :3])
-        found = change(*nearest, interval, 2, Units.of(texts), np.arange(texts))
+        found = change(tuple(nearest), interval, 2, Units.of(texts), np.arange(texts))
         changes.append(found.change[1])
         errors.append(found.error[1])
     assert np.mean(changes) < -0.1
