@@ -79,7 +79,7 @@ def _other_notes(run: dict[str, Any]) -> list[str]:
     if judged.get("failed") is not None and judged["verdict"] != "none":
         checks = [count(judged["checks"], "check")] if judged["checks"] else []
         return [f"The gate held: {'; '.join([*checks, *notes_in_brief(judged)])}."]
-    none = "This run neither passed nor failed: no thresholds were set (no gate), and no earlier run to compare it with."
+    none = "This run neither passed nor failed: no thresholds were set, and no earlier run was named (there is no gate)."
     return [none, *judged.get("unreadable_nights", [])]
 
 
