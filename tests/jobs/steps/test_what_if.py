@@ -91,6 +91,7 @@ def asking_texts(ids, count):
     return np.sort(np.argsort([keyed_hash(text_id, 0) for text_id in ids])[:count])
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("asked_by", ["texts", "queries"])
 def test_every_figure_is_that_of_a_full_search(runs, asked_by):
     texts, ids, tokens = stored(runs / asked_by)
@@ -156,6 +157,7 @@ def gap(similarity, asks, interval, before=None):
     return pytest.approx(means[1] - means[0], abs=1e-6)
 
 
+@pytest.mark.proof
 def test_sizes_of_stored_vectors(runs):
     table = read_tables(runs / "texts")["what_if"].filter(pl.col("by").is_null())
     assert dict(table.select("what", "vector_bytes").iter_rows()) == {
@@ -163,7 +165,8 @@ def test_sizes_of_stored_vectors(runs):
     }  # fmt: skip
 
 
-def test_other_workers_and_a_run_that_was_stopped_give_the_same_bytes(runs, small_model, tmp_path, monkeypatch):
+@pytest.mark.proof
+def test_other_workers_and_other_pieces_give_the_same_bytes(runs, small_model, tmp_path, monkeypatch):
     from tempscale_jobs.steps import what_if
 
     first = (runs / "texts" / "tables" / "what_if.parquet").read_bytes()
@@ -197,8 +200,9 @@ def test_what_cannot_be_measured_is_refused_by_name(data, named):
     assert caught.value.exit_code == 2
 
 
-def test_more_dimensions_than_a_model_has_are_refused_before_ray(runs, small_model, tmp_path):
-    command = "audit", "--corpus", str(runs / "texts.jsonl"), "--model", small_model, "--out", str(tmp_path / "run")
+def test_more_dimensions_than_a_model_has_are_refused_before_ray(small_model, tmp_path):
+    (tmp_path / "texts.jsonl").write_text(as_lines(documented("scipy")[:3]))
+    command = "audit", "--corpus", str(tmp_path / "texts.jsonl"), "--model", small_model, "--out", str(tmp_path / "run")
     code, _, err = in_process(*command, "--what-if", "dims:65+int8")
     assert code == 2
     assert "64 dimensions" in err
