@@ -200,7 +200,7 @@ def known_earlier(folder, texts, vectors, fingerprint=MODEL.fingerprint):
     columns = {"text_id": ids, "content_sha": [*map(sha_of, texts.values())], "embedding": parts.fixed_lists(unit)}
     audit.write_table(place("texts", MODEL, Temperature.of(1.0)) + "/part-00000000.parquet", pa.table(columns))
     model = {"name": "m", "fingerprint": fingerprint, "max_length": 64, "similarity": "cosine"}
-    audit.write_json("run.json", {"models": {"m": model}})
+    audit.write_json("run.json", {"models": {"m": model}, "config": {"corpus": {}}})
     return earlier.read(audit.root, MODEL, Temperature.of(1.0), {f"t{k}": sha_of(f"t{k}") for k in range(ROWS_COMPARED)})
 
 
