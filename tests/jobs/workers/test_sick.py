@@ -176,10 +176,13 @@ def test_a_node_that_drains_is_given_no_new_piece(no_ray, crew, tmp_path):
 
 def tile_on(folder, number, device):
     """A super-tile, which no card of a sick node computes."""
-    time.sleep(0.3)
-    if node() in Storage(folder).read("sick").decode():
+    storage, until = Storage(folder), time.monotonic() + 60
+    if node() in storage.read("sick").decode():
+        storage.write(f"tried/{number}-{os.getpid()}", b"")
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    Storage(folder).write(f"tiles/{number}", node().encode())
+    while len(storage.list("tried")) < 2 and time.monotonic() < until:  # The sick machine's workers may start late.
+        time.sleep(0.3)
+    storage.write(f"tiles/{number}", node().encode())
 
 
 def test_a_card_that_is_sick_in_the_middle_of_tiles_costs_only_its_own_work(no_ray, crew, tmp_path):
