@@ -176,11 +176,10 @@ def test_a_node_that_drains_is_given_no_new_piece(no_ray, crew, tmp_path):
 
 def tile_on(folder, number, device):
     """A super-tile, which no card of a sick node computes."""
-    storage, until = Storage(folder), time.monotonic() + 60
+    storage, deadline = Storage(folder), time.monotonic() + 60
     if node() in storage.read("sick").decode():
-        storage.write(f"tried/{number}-{os.getpid()}", b"")
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    while len(storage.list("tried")) < 2 and time.monotonic() < until:  # The sick machine's workers may start late.
+    while len(storage.list(LOST)) < 2 and time.monotonic() < deadline:  # The sick machine's workers may start late.
         time.sleep(0.3)
     storage.write(f"tiles/{number}", node().encode())
 
