@@ -19,7 +19,7 @@ from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights.findings import of_comparison
 from tempscale_jobs.nights.gate import ENDS, standard_error
 from tempscale_jobs.report.findings import Findings
-from tempscale_jobs.runs.folder import finished_audit, place
+from tempscale_jobs.runs.folder import finished, finished_audit, place
 from tempscale_jobs.runs.inventory import results
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps.layout import documents_of
@@ -47,8 +47,9 @@ class Finished:
     @classmethod
     def read(cls, folder: str) -> Finished:
         """Read the run in a folder; raises UsageError unless it is a finished audit."""
+        record, tables = results(finished(folder))  # Names a file that is damaged.
         storage, _ = finished_audit(folder, mend="; compare takes two audits")
-        return cls(storage, *results(storage))
+        return cls(storage, record, tables)
 
     def rows(self) -> list[Row]:
         """The rows of collapse_summary, each with its model's fingerprint."""
