@@ -25,17 +25,24 @@ _CUT = 0.02
 class Advice(NamedTuple):
     """One thing to do, or to leave."""
 
-    text: str
+    claim: str
     """A sentence with its figure."""
     command: str = ""
     """What to run for it; empty where there is nothing to run."""
     figures: tuple[str, ...] = ()
     """The findings that it rests on."""
+    lead: str = ""
+    """What introduces the command."""
+
+    @property
+    def text(self) -> str:
+        """The sentence, and what introduces its command."""
+        return f"{self.claim} {self.lead}" if self.command and self.lead else self.claim
 
     @classmethod
-    def to_run(cls, figure: str, text: str, lead: str, command: str) -> Advice:
+    def to_run(cls, figure: str, claim: str, lead: str, command: str) -> Advice:
         """A sentence and a command that `lead` introduces; the sentence alone where there is no command."""
-        return cls(f"{text} {lead}" if command else text, command, (figure,))
+        return cls(claim, command, (figure,), lead)
 
 
 def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> list[Advice]:
@@ -55,7 +62,7 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
     for line in filter(None, candidates):
         if lines and line.command and line.command == lines[-1].command:
             before = lines.pop()
-            line = Advice(f"{before.text.removesuffix(_TUNE)}{line.text}", line.command, before.figures + line.figures)
+            line = line._replace(claim=f"{before.claim} {line.claim}", figures=before.figures + line.figures)
         lines.append(line)
     return lines[:_MOST] or [_nothing(found, row, run)]
 

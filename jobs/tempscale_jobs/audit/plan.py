@@ -161,10 +161,11 @@ def estimated(
     )
     asked_pairs = min(texts, analysis.exposure_sample) * texts if analysis.compares else 0
     compared_pairs = pairs if analysis.cosine == "full" else asked_pairs
-    corrected_pairs = 0  # For what a correction by length would do, under the first temperature.
+    more_pairs = 0  # For what a correction by length and each variant would do, under the first temperature.
     if analysis.cosine == "full" and analysis.length_correction and analysis.neighbours:
-        corrected_pairs = texts * texts if texts <= by_length.ALL_ASK else asked_pairs
-    changed_pairs = (1 + len(analysis.what_if)) * min(texts, analysis.exposure_sample) * texts if analysis.what_if else 0
+        more_pairs += texts * texts if texts <= by_length.ALL_ASK else asked_pairs
+    if analysis.what_if:
+        more_pairs += (1 + len(analysis.what_if)) * min(texts, analysis.exposure_sample) * texts
     workers = config.execution.workers or cores
     tokens = seconds = disk = largest = 0.0
     for rate in rates:
@@ -173,9 +174,7 @@ def estimated(
         model_tokens = rate.mean_tokens * (texts + socm_texts) + probe_tokens
         work = model_tokens * rate.token_seconds + compared_pairs * rate.cosine_seconds + socm_pairs * rate.socm_seconds
         tokens += temperatures * model_tokens
-        seconds += (temperatures * work + (corrected_pairs + changed_pairs) * rate.cosine_seconds) / min(
-            workers, cores
-        ) + _START_SECONDS
+        seconds += (temperatures * work + more_pairs * rate.cosine_seconds) / min(workers, cores) + _START_SECONDS
         factor_bytes = stored_texts * min(rate.mean_tokens, rate.width) * rate.width * 4
         text_bytes = 8 * rate.width + _ROW_BYTES + _neighbour_bytes(texts, rate.width, analysis)
         disk += temperatures * (texts * text_bytes + factor_bytes)

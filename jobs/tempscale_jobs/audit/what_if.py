@@ -97,8 +97,8 @@ def _drawing(variants: Sequence[Row], table: pl.DataFrame, edges: Sequence[int])
     names = base.mark_text(align="left", dx=7, dy=-7).encode(y=y, text="what:N")
     bars = [base.mark_rule(color=COLOURS[0]).encode(y=alt.Y("low:Q"), y2="high:Q")] if ends_known(points) else []
     chart = alt.layer(*bars, dots, names).properties(width="container", height=280)
-    lengths = sorted({int(row["group"]) for row in table.filter(by="length").to_dicts()})
     by_length = {(row["what"], int(row["group"])): row for row in table.filter(by="length").to_dicts()}
+    lengths = sorted({edge for _, edge in by_length})
     rows = [
         (row["what"] or "as it is", _size(row), _kept(row), with_error(
             row["collapse_gap_change"], row["collapse_gap_change_se_superpopulation"]

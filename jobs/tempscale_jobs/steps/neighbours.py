@@ -138,9 +138,14 @@ def _graph(near: Nearest, ids: pa.Array, names: Names) -> pa.Table:
 
 def _write_found(storage: Storage, name: str, asker: np.ndarray, near: Nearest, order: np.ndarray) -> None:
     """Write the places in canonical order of each query's nearest texts."""
-    place = np.where(near.label == NOBODY, NOBODY, order[np.where(near.label == NOBODY, 0, near.label)])
+    place = places(near, order)
     columns = {"asker": asker.astype(np.int32), "place": parts.fixed_lists(place.astype(np.int32))}
     storage.write_table(name, parts.found(place.shape[1]).build(columns))
+
+
+def places(near: Nearest, order: np.ndarray) -> np.ndarray:
+    """The place in canonical order of each nearest text; `order` has the place of each label."""
+    return np.where(near.label == NOBODY, NOBODY, order[np.where(near.label == NOBODY, 0, near.label)])
 
 
 @dataclass(frozen=True)
@@ -207,7 +212,7 @@ def search(temperature: Temperature, grid: Tiling, queries: Queries, corpus: Lab
         if seen[group] == grid.panels:
             del embeddings[group]
     if queries.from_corpus:
-        near = {k: tuple(_others(ranking, labels[groups[k]]) for ranking in rankings) for k, rankings in near.items()}
+        near = {k: tuple(others(ranking, labels[groups[k]]) for ranking in rankings) for k, rankings in near.items()}
     known = np.unique(
         np.concatenate([labels, *(ranking.label.ravel() for rankings in near.values() for ranking in rankings)])
     )
@@ -262,9 +267,12 @@ def _nearest(grid: Tiling, panel: int, queries: Block, k: int, offsets: list[np.
     return nearest_corrected(queries, zip(panel_blocks, offsets, strict=True), k)
 
 
-def _others(near: Nearest, labels: np.ndarray) -> Nearest:
-    """The nearest texts without the query itself, or without the farthest if the query is not among them."""
-    itself = near.label == labels[:, None]
+def others(near: Nearest, labels: np.ndarray) -> Nearest:
+    """The nearest texts without the query itself, or without the farthest if the query is not among them.
+
+    A query that is no text has the label NOBODY.
+    """
+    itself = (near.label == labels[:, None]) & (labels[:, None] != NOBODY)
     itself[~itself.any(1), -1] = True
     shape = len(near.label), near.label.shape[1] - 1
     return Nearest(near.cosine[~itself].reshape(shape), near.label[~itself].reshape(shape))

@@ -21,7 +21,7 @@ from tempscale.collapse.length import gap_intervals
 from tempscale.collapse.neighbours import NOBODY, Nearest
 from tempscale.correction.variant_names import temperature_of
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import documents_error, enough_documents
+from tempscale.stats.errors import documents_error
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Run, is_whole
@@ -29,7 +29,7 @@ from tempscale_jobs.steps import blocks
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.by_length import FITTED
 from tempscale_jobs.steps.layout import Layout, Order, layout
-from tempscale_jobs.steps.neighbours import shares_kept
+from tempscale_jobs.steps.neighbours import Labels, others, places, shares_kept
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import WHAT_IF
@@ -63,6 +63,8 @@ class _Askers:
     """Of the texts that ask, or of the queries."""
     places: np.ndarray
     """Their places in its layout."""
+    corpus: Labels
+    """The texts that they ask for."""
     from_corpus: bool
 
     @property
@@ -94,13 +96,13 @@ def measure(scope: Embedded, queries: Run | None) -> None:
         grid, _ = blocks.tiling(scope, first)
         changed = [AS_IT_IS, *(what for what in analysis.what_if if temperature_of(what) is None)]
         variants = _fitted(scope, askers, changed)
+        as_it_is = _Variants(later(_first, variants.fitted), variants.facts[:1])
         found = dict(zip(variants.facts, _search(scope, first, askers, variants), strict=True))
         for what in analysis.what_if:
             if (tau := temperature_of(what)) is not None:
-                as_it_is = _fitted(scope, askers, [AS_IT_IS])
                 (found[as_it_is.facts[0]._replace(what=what)],) = _search(scope, Temperature.of(tau), askers, as_it_is)
         facts = sorted(found, key=lambda fact: [AS_IT_IS, *analysis.what_if].index(fact.what))
-        rows = _rows(scope, grid, askers, facts, [found[fact] for fact in facts])
+        rows = _rows(grid, askers, facts, [found[fact] for fact in facts])
         name = f"{_place(scope)}/what_if.parquet"
         scope.run.storage.write_table(name, WHAT_IF.build_rows(rows))
         scope.run.storage.write_json(f"{_place(scope)}/done.json", {"files": [name]})
@@ -113,10 +115,11 @@ def measure(scope: Embedded, queries: Run | None) -> None:
 def _askers(scope: Embedded, queries: Run | None) -> _Askers:
     """The queries, or a sample of the texts where there are none."""
     texts, most = scope.texts, scope.analysis.exposure_sample
+    corpus = Labels.of(scope, scope.run.temperatures[0], all_names=False)
     if queries is None:
-        return _Askers(scope, np.sort(texts.sample(most)), True)
+        return _Askers(scope, np.sort(texts.sample(most)), corpus, True)
     asking = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
-    return _Askers(replace(scope, run=queries, texts=asking), np.sort(asking.sample(most)), False)
+    return _Askers(replace(scope, run=queries, texts=asking), np.sort(asking.sample(most)), corpus, False)
 
 
 # ---------------------------------------------------------------------------------------------- variants
@@ -165,6 +168,10 @@ def _fit(
         return [Variant.fitted(name, *map(torch.tensor, texts), *asking) for name in what]
 
 
+def _first(variants: Sequence[Variant]) -> list[Variant]:
+    return [*variants[:1]]
+
+
 def _facts(variants: Sequence[Variant]) -> list[_Fact]:
     return [_Fact(variant.what, variant.vector_bytes, variant.scale) for variant in variants]
 
@@ -180,6 +187,10 @@ class _Found(NamedTuple):
     sums: np.ndarray
     """The summed similarities with the other texts of each length interval, float64 (askers, intervals)."""
 
+    def merged(self, other: _Found) -> _Found:
+        """What was found in two sets of texts."""
+        return _Found(self.near.merged(other.near), self.sums + other.sums)
+
 
 def _search(scope: Embedded, temperature: Temperature, askers: _Askers, variants: _Variants) -> list[_Found]:
     """Search the embeddings of one temperature by some variants; finished pieces are in files."""
@@ -188,9 +199,7 @@ def _search(scope: Embedded, temperature: Temperature, askers: _Askers, variants
     groups = [slice(k, k + ASKERS_OF_A_TASK) for k in range(0, len(askers.places), ASKERS_OF_A_TASK)]
     labels = np.full(len(askers.places), NOBODY, np.int32)
     if askers.from_corpus:
-        rank = np.empty(len(scope.texts), np.int32)
-        rank[scope.texts.by_label()] = np.arange(len(scope.texts), dtype=np.int32)
-        labels = rank[askers.places]
+        labels = askers.corpus.labels_of(askers.places)
     every = [
         Piece((g, panel), name=f"askers {g}, panel {panel}", files=(_part(place, g, panel),))
         for g in range(len(groups))
@@ -213,13 +222,13 @@ def _search(scope: Embedded, temperature: Temperature, askers: _Askers, variants
 
     for _ in run_tasks(scope.cluster, _search_panel, pieces()):
         pass
-    found = [[_merged(grid, place, g, v) for g in range(len(groups))] for v in range(len(variants.facts))]
+    of_groups = [_merged(grid, place, g, len(variants.facts)) for g in range(len(groups))]
     return [
         _Found(
             Nearest(*(np.concatenate([getattr(part.near, name) for part in of]) for name in ("cosine", "label"))),
             np.concatenate([part.sums for part in of]),
         )
-        for of in found
+        for of in zip(*of_groups, strict=True)
     ]
 
 
@@ -240,6 +249,7 @@ class _Panel(NamedTuple):
 def _search_panel(grid: Tiling, panel: _Panel, asked: Asked, variants: Sequence[Variant]) -> None:
     """Search the texts of one panel by each variant, and write what was found."""
     asking = [variant.queries(asked.embeddings, asked.tokens) for variant in variants]
+    exact = [rows.astype(np.float64) for rows in asking]
     near = [Nearest.empty(len(rows), grid.neighbours) for rows in asking]
     sums = [np.zeros((len(rows), grid.intervals)) for rows in asking]
     start = 0
@@ -251,14 +261,12 @@ def _search_panel(grid: Tiling, panel: _Panel, asked: Asked, variants: Sequence[
         for v, variant in enumerate(variants):
             held = replace(block, embeddings=variant.documents(block.embeddings, here))
             found = nearest(Block(asking[v], block.interval[:0], asked.labels), [held], grid.neighbours + 1)
-            near[v] = near[v].merged(_others(found, asked.labels))
-            queries = asking[v].astype(np.float64)
+            near[v] = near[v].merged(others(found, asked.labels))
             for b in np.unique(held.interval).tolist():
-                sums[v][:, b] += queries @ held.embeddings[held.interval == b].sum(0, dtype=np.float64)
-            itself = np.einsum("nd,nd->n", queries[rows], held.embeddings[columns].astype(np.float64))
+                sums[v][:, b] += exact[v] @ held.embeddings[held.interval == b].sum(0, dtype=np.float64)
+            itself = np.einsum("nd,nd->n", exact[v][rows], held.embeddings[columns].astype(np.float64))
             sums[v][rows, held.interval[columns]] -= itself
     table = {
-        "variant": np.repeat(np.arange(len(variants), dtype=np.int16), len(asked.labels)),
         "cosine": parts.fixed_lists(np.concatenate([one.cosine for one in near])),
         "label": parts.fixed_lists(np.concatenate([one.label for one in near])),
         "sums": parts.fixed_lists(np.concatenate(sums)),
@@ -274,36 +282,26 @@ def _itself(asking: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndar
     return rows, order[place[rows]]
 
 
-def _others(near: Nearest, asking: np.ndarray) -> Nearest:
-    """The nearest texts without the asker itself, or without the last where the asker is not among them."""
-    itself = (near.label == asking[:, None]) & (asking[:, None] != NOBODY)
-    itself[~itself.any(1), -1] = True
-    shape = len(near.label), near.label.shape[1] - 1
-    return Nearest(near.cosine[~itself].reshape(shape), near.label[~itself].reshape(shape))
+def _merged(grid: Tiling, place: str, group: int, variants: int) -> list[_Found]:
+    """What each variant found for a group of askers in all panels, which are merged in their order."""
 
-
-def _merged(grid: Tiling, place: str, group: int, variant: int) -> _Found:
-    """What a variant found for a group of askers in all panels, which are merged in their order."""
-
-    def panels() -> Iterator[_Found]:
+    def panels() -> Iterator[list[_Found]]:
         for panel in range(grid.panels):
             table = grid.storage.read_table(_part(place, group, panel))
-            table = table.filter(pa.array(table.column("variant").to_numpy() == variant))
-            near = Nearest(parts.matrix(table, "cosine"), parts.matrix(table, "label"))
-            yield _Found(near, parts.matrix(table, "sums"))
+            columns = [parts.matrix(table, name) for name in ("cosine", "label", "sums")]
+            of_variants = zip(*(np.split(column, variants) for column in columns), strict=True)
+            yield [_Found(Nearest(cosine, label), sums) for cosine, label, sums in of_variants]
 
-    return merge_tree(panels(), lambda a, b: _Found(a.near.merged(b.near), a.sums + b.sums))
+    return merge_tree(panels(), lambda left, right: [a.merged(b) for a, b in zip(left, right, strict=True)])
 
 
 # ---------------------------------------------------------------------------------------------- figures
 
 
-def _rows(
-    scope: Embedded, grid: Tiling, askers: _Askers, variants: Sequence[_Fact], found: Sequence[_Found]
-) -> list[dict[str, Any]]:
+def _rows(grid: Tiling, askers: _Askers, variants: Sequence[_Fact], found: Sequence[_Found]) -> list[dict[str, Any]]:
     """The rows of `what_if`: of all askers, then by the length of the askers and of the texts that are found."""
-    order, edges = scope.texts.by_label(), scope.texts.edges
-    places = [np.where(one.near.label == NOBODY, NOBODY, order[np.minimum(one.near.label, len(order) - 1)]) for one in found]
+    scope = askers.corpus.scope
+    edges, found_at = scope.texts.edges, [places(one.near, askers.corpus.order) for one in found]
     key = scope.run.key(scope.model, scope.run.temperatures[0]) | {
         "asked_by": "corpus" if askers.from_corpus else "queries", "k": grid.neighbours
     }  # fmt: skip
@@ -311,9 +309,9 @@ def _rows(
     for v, variant in enumerate(variants):
         kept = shares_kept(found[0].near, found[v].near)
         alike = (found[v].near.cosine * variant.scale >= grid.duplicate).sum(1)
-        exposed = _Exposed.of(scope, askers, places[0], places[v])
+        exposed = _Exposed.of(askers, found_at[0], found_at[v])
         of_variant = key | {"what": variant.what, "vector_bytes": variant.vector_bytes}
-        gap = _gap(scope, askers, found[0], found[v], (variants[0].scale, variant.scale))
+        gap = _gap(askers, (found[0], found[v]), (variants[0].scale, variant.scale))
         for b in (None, *range(len(edges))):
             here = np.ones(len(kept), bool) if b is None else interval == b
             if b is not None and not here.any() and np.isnan(exposed.exposure[b]):
@@ -348,9 +346,10 @@ class _Exposed(NamedTuple):
     """Of the change, for other texts."""
 
     @classmethod
-    def of(cls, scope: Embedded, askers: _Askers, before: np.ndarray, after: np.ndarray) -> _Exposed:
+    def of(cls, askers: _Askers, before: np.ndarray, after: np.ndarray) -> _Exposed:
         """From the places of the nearest texts by the vectors as they are and by a variant."""
-        texts, intervals = scope.texts, len(scope.texts.edges)
+        texts = askers.corpus.scope.texts
+        intervals = len(texts.edges)
         numbers = askers.places if askers.from_corpus else None
         population = texts.population(len(texts)) if askers.from_corpus else float("inf")
         others, asked = (0, None) if askers.from_corpus else (len(after), askers.documents)
@@ -360,8 +359,7 @@ class _Exposed(NamedTuple):
         )  # fmt: skip
         units = Units.of(len(texts), others, texts.documents, asked)
         moved = change((before, after), texts.interval, intervals, units, numbers)
-        enough = all(enough_documents(column) for column in (texts.documents, asked) if column is not None)
-        error = moved.error if enough else np.full(intervals, np.nan)
+        error = np.where(np.isnan(figures.error), np.nan, moved.error)  # Too few documents for one are too few for both.
         return cls(figures.exposure, figures.corrected, figures.error, moved.change, error)
 
     def row(self, interval: int) -> dict[str, Any]:
@@ -379,13 +377,13 @@ def _mean(values: np.ndarray, documents: np.ndarray | None) -> dict[str, Any]:
     return {"neighbours_kept": float(values.mean()), "neighbours_kept_se": finite(error)}
 
 
-def _gap(scope: Embedded, askers: _Askers, before: _Found, after: _Found, scales: tuple[float, float]) -> dict[str, Any]:
+def _gap(askers: _Askers, found: tuple[_Found, _Found], scales: tuple[float, float]) -> dict[str, Any]:
     """The collapse gap from the askers' mean similarities with the other texts of their length, and its change.
 
     Its error is for other texts. An asker's mean counts its own part and that of all N texts: Var = s²·(1/n + 3/N).
     """
     names = ("collapse_gap", "collapse_gap_change", "collapse_gap_change_se_superpopulation")
-    texts = scope.texts.texts_by_interval()
+    texts = askers.corpus.scope.texts.texts_by_interval()
     ends = gap_intervals(texts.tolist())
     interval = askers.layout.interval[askers.places]
     if ends is None or not askers.from_corpus or min((interval == b).sum() for b in ends) < VALUES_FOR_AN_ERROR:
@@ -393,7 +391,7 @@ def _gap(scope: Embedded, askers: _Askers, before: _Found, after: _Found, scales
     gap, moved, weights, sets, documents = 0.0, 0.0, list[float](), list[np.ndarray](), list[np.ndarray]()
     for sign, b in zip((-1.0, 1.0), ends, strict=True):
         here = interval == b
-        old, new = (one.sums[here, b] * scale / (texts[b] - 1) for one, scale in zip((before, after), scales, strict=True))
+        old, new = (one.sums[here, b] * scale / (texts[b] - 1) for one, scale in zip(found, scales, strict=True))
         gap, moved = gap + sign * float(new.mean()), moved + sign * float((new - old).mean())
         sets.append(new - old)
         weights.append(sign * (1 + 3 * len(old) / texts[b]) ** 0.5)
