@@ -318,10 +318,10 @@ def _not_measured(sections: Sequence[Section], trend: pl.DataFrame) -> list[Sect
     sentences = [] if sections else [
         "How texts move together layer by layer: tempscale diagnose, on the same corpus and model.",
         "Scores of tasks under each temperature: tempscale evaluate, on the same model.",
-        "tempscale report RUN --with FOLDER adds to this page what one of them has written into FOLDER.",
+        "If one of these wrote its run into FOLDER, tempscale report RUN --with FOLDER adds its figures to this page.",
     ]  # fmt: skip
     if trend.is_empty() or trend["night"].n_unique() < 2:
-        sentences.append("Earlier nights: there is none of this run's series. tempscale history shows a series.")
+        sentences.append("Earlier nights: no earlier run is like this one. tempscale history shows nights that are alike.")
     return group("Not in this report", sentences=sentences, folded=True)
 
 

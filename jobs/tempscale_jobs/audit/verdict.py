@@ -24,8 +24,9 @@ def compared(name: str, row: Row, found: Findings, edges: Edges) -> str:
     if name == "collapse_gap":
         short, long = (interval_name(row[f"gap_{end}"], edges) for end in ("shortest", "longest"))
         return f"long texts ({long} tokens) are {_HOW[state]} than short ones ({short})"
-    cut = f"cut to {row['prefix_longest']} tokens than cut to {row['prefix_shortest']}"
-    return f"the same {count(row['prefix_texts'], 'text')} are {_HOW[state]} when {cut}"
+    short, long = row["prefix_shortest"], row["prefix_longest"]
+    cut = f"{count(row['prefix_texts'], 'long text')}, each cut to {short} and to {long} tokens"
+    return f"{cut}, are {_HOW[state]} at {long} than at {short}"
 
 
 def answer(row: Row, found: Findings, edges: Edges) -> str:
@@ -34,14 +35,15 @@ def answer(row: Row, found: Findings, edges: Edges) -> str:
     text = {
         "up": f"Yes: {compared('collapse_gap', row, found, edges)}, by {_size(gap)} in mean cosine.",
         "down": f"No: {compared('collapse_gap', row, found, edges)}, by {_size(gap)} in mean cosine.",
-        "noise": f"No difference beyond noise: long and short texts differ by at most {number(gap.largest)} in mean cosine.",
+        "noise": f"No difference beyond noise: if long and short texts differ in mean cosine, it is by at most "
+        f"{number(gap.largest)}.",
         "unknown": "Not known: too few texts to tell whether long texts are closer together than short ones.",
         "absent": "Not measured: fewer than two length intervals have at least 30 texts.",
     }[gap.state]
     if prefix.is_beyond_noise:
         text += f" {capital(compared('prefix_gap', row, found, edges))}, by {_size(prefix)}."
     elif prefix.state == "noise":
-        text += f" The same {count(row['prefix_texts'], 'text')} cut short and long: no difference beyond noise."
+        text += f" {count(row['prefix_texts'], 'long text')}, each cut short and cut long: no difference beyond noise."
     return text + _lowered(gap, found)
 
 

@@ -36,10 +36,10 @@ _CORRECTED = {
 }
 _ASKING = {"corpus": "texts", "queries": "queries"}
 NOTE = (
-    "± is a 95 % confidence interval (1.96 standard errors): how far other texts of this kind may differ. Pairs that share "
-    "a text do not count as independent, nor do texts of one document where documents are known. ± ? means too few texts "
-    "or documents to tell. If only these texts matter, the error is smaller, and 0 if all of them were used: it is in the "
-    "…_se columns of the tables."
+    "± is a 95 % confidence interval (1.96 standard errors): how far other texts of this kind may differ. It allows "
+    "for pairs that share a text, and for texts that share a document where documents are known. ± ? means too few texts or "
+    "documents to tell. For a statement on this corpus alone the error is smaller, and 0 if all of its texts were used: it "
+    "is in the …_se columns of the tables."
 )
 Tables = dict[str, pl.DataFrame]
 
@@ -142,18 +142,18 @@ def _prefix(row: dict[str, Any], found: Findings, tables: Tables) -> str:
         return "Prefixes of the same texts were not compared: too few texts are long enough, or the probe was left out."
     rows = of_row(tables["prefix_probe"], row).sort("prefix_tokens").to_dicts()
     first, last = rows[0], rows[-1]
+    short, long = first["prefix_tokens"], last["prefix_tokens"]
     sentence = (
-        f"The same {count(first['texts'], 'text')} have a mean cosine of {estimate(first, 'cosine_mean')} when cut to "
-        f"{first['prefix_tokens']} tokens, and of {estimate(last, 'cosine_mean')} when cut to {last['prefix_tokens']}. The "
-        f"difference, the prefix gap, is {estimate(row, 'prefix_gap')}, {_NOISE[probed.state]}."
+        f"{count(first['texts'], 'long text')}, each cut to {short} and to {long} tokens, have a mean cosine of "
+        f"{estimate(first, 'cosine_mean')} at {short} and of {estimate(last, 'cosine_mean')} at {long}. The difference, the "
+        f"prefix gap, is {estimate(row, 'prefix_gap')}, {_NOISE[probed.state]}."
     )
     if gap.is_beyond_noise and not probed.is_beyond_noise:
         sentence += " So the collapse gap, which is between different texts, is not shown for the same texts."
     elif gap.is_beyond_noise:
         sign = "same" if probed.state == gap.state else "opposite"
         sentence += f" The collapse gap, which is between different texts, has the {sign} sign."
-    ends = f"below {first['prefix_tokens']} or above {last['prefix_tokens']} tokens"
-    return f"{sentence} This says nothing about lengths {ends}."
+    return f"{sentence} This says nothing about lengths below {short} or above {long} tokens."
 
 
 def _exposures(row: dict[str, Any], found: Findings, tables: Tables, edges: Sequence[int]) -> list[str]:
@@ -202,7 +202,8 @@ def thresholds(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> str:
             for row in (low, high)
         ]
         sentence += (
-            f"; {'; '.join(reached)}. One cut-off for all lengths would let more pairs of one length pass than of another"
+            f"; {'; '.join(reached)}. With one threshold for all lengths, the share of pairs "
+            "above it would depend on their length"
         )
     return f"{sentence}."
 
@@ -269,8 +270,8 @@ def _second_order(row: dict[str, Any]) -> str:
     unknown = "" if known else ", too few texts to tell how far off it is"
     return (
         f"Second-order collapse at {row['temperature']}: mean SOCM {estimate(row, 'socm_mean')}, {measured_pairs(row)}"
-        f"{unknown}. Published values are of 1,000 Wikipedia sentences, and a regulariser lowers them, so they cannot be "
-        "compared with this one: bert-base-uncased .396, all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
+        f"{unknown}. Published values are of 1,000 Wikipedia sentences, with a method that makes them lower, so do not "
+        "compare this one with them: bert-base-uncased .396, all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
     )
 
 

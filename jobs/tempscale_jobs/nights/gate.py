@@ -211,7 +211,7 @@ def _threshold_reason(check: _Check, noise: float, failed: bool) -> str:
     value = f"{figure_at(check.figure, check.key)} is {number(check.value)}"
     if not check.excess:
         return f"{value}, within your limit: {check.limit}"
-    beyond = f"{value}: beyond your limit, {check.limit}, by {number(check.excess)}"
+    beyond = f"{value}; your limit is {check.limit}, and it is beyond that by {number(check.excess)}"
     if failed and not noise:
         return beyond
     return f"{beyond}, {'more' if failed else 'no more'} than the {number(noise)} that noise explains"

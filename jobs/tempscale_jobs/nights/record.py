@@ -271,7 +271,7 @@ def _latest(record: pl.DataFrame, row: dict[str, Any], tonight: Sequence[dict[st
     if not alike:
         return Baseline(None, FIRST_NIGHT, first=True)
     last = alike[-1]
-    return Baseline(None, f"no earlier night passed or was accepted (the latest, {last['night']}: {_state(last)})")
+    return Baseline(None, f"no earlier night passed or was accepted; the latest is {last['night']}, {_state(last)}")
 
 
 def _of_other_models(before: Sequence[dict[str, Any]], tonight: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -417,5 +417,5 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> str:
 
 def _state(row: dict[str, Any]) -> str:
     if row["gate"] == "none":
-        return "not checked"
-    return "its gate failed" if row["gate"] == "failed" else "itself compared with none"
+        return "which was not checked"
+    return "which failed its gate" if row["gate"] == "failed" else "which had no baseline either"

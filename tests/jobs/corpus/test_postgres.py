@@ -129,9 +129,14 @@ def test_a_snapshot_that_is_gone_is_an_incomplete_run(table):
     planned = units.plan(given, columns, given)
     sources.release(given)
     with pytest.raises(IncompleteRun):
-        for _ in range(100):  # the server ends a session a moment after its client has left
-            list(units.records(given, planned[0], columns))
-            time.sleep(0.1)
+        read_until_gone(given, planned[0], columns)
+
+
+def read_until_gone(given, unit, columns):
+    """Read a unit again and again: the server ends a session a moment after its client has left."""
+    for _ in range(100):
+        list(units.records(given, unit, columns))
+        time.sleep(0.1)
 
 
 # --- mistakes -----------------------------------------------------------------------------------------------------------
