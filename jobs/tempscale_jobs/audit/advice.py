@@ -140,8 +140,8 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
         exposed(most["interval"], asked_by),
         f"Texts of {name} tokens are found more often than their share: they are "
         f"{share(most['texts_share'])} of the corpus and {share(most['slots_share'])} of the results of {_ASKED[asked_by]} "
-        f"(exposure {with_error(most['exposure'], most['exposure_se_superpopulation'])}). Where all chunks are equally "
-        "long, none has an advantage by its length." + (ask if asked_by == "corpus" else ""),
+        f"(exposure {with_error(most['exposure'], most['exposure_se_superpopulation'])}). If all chunks are equally long, "
+        "length gives none an advantage." + (ask if asked_by == "corpus" else ""),
         _TUNE,
         _tuned(row, run),
     )

@@ -321,7 +321,7 @@ def _not_measured(sections: Sequence[Section], trend: pl.DataFrame) -> list[Sect
         "If one of these wrote its run into FOLDER, tempscale report RUN --with FOLDER adds its figures to this page.",
     ]  # fmt: skip
     if trend.is_empty() or trend["night"].n_unique() < 2:
-        sentences.append("Earlier nights: no earlier run is like this one. tempscale history shows nights that are alike.")
+        sentences.append("Earlier nights: none is comparable with this run. tempscale history shows comparable nights.")
     return group("Not in this report", sentences=sentences, folded=True)
 
 

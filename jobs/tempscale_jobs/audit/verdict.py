@@ -25,8 +25,8 @@ def compared(name: str, row: Row, found: Findings, edges: Edges) -> str:
         short, long = (interval_name(row[f"gap_{end}"], edges) for end in ("shortest", "longest"))
         return f"long texts ({long} tokens) are {_HOW[state]} than short ones ({short})"
     short, long = row["prefix_shortest"], row["prefix_longest"]
-    cut = f"{count(row['prefix_texts'], 'long text')}, each cut to {short} and to {long} tokens"
-    return f"{cut}, are {_HOW[state]} at {long} than at {short}"
+    cut = f"cut to {long} tokens than to {short}"
+    return f"the same {count(row['prefix_texts'], 'long text')} are {_HOW[state]} when {cut}"
 
 
 def answer(row: Row, found: Findings, edges: Edges) -> str:
@@ -35,7 +35,7 @@ def answer(row: Row, found: Findings, edges: Edges) -> str:
     text = {
         "up": f"Yes: {compared('collapse_gap', row, found, edges)}, by {_size(gap)} in mean cosine.",
         "down": f"No: {compared('collapse_gap', row, found, edges)}, by {_size(gap)} in mean cosine.",
-        "noise": f"No difference beyond noise: if long and short texts differ in mean cosine, it is by at most "
+        "noise": f"No difference beyond noise: the mean cosines of long and short texts differ by at most "
         f"{number(gap.largest)}.",
         "unknown": "Not known: too few texts to tell whether long texts are closer together than short ones.",
         "absent": "Not measured: fewer than two length intervals have at least 30 texts.",
@@ -43,7 +43,7 @@ def answer(row: Row, found: Findings, edges: Edges) -> str:
     if prefix.is_beyond_noise:
         text += f" {capital(compared('prefix_gap', row, found, edges))}, by {_size(prefix)}."
     elif prefix.state == "noise":
-        text += f" {count(row['prefix_texts'], 'long text')}, each cut short and cut long: no difference beyond noise."
+        text += f" The same {count(row['prefix_texts'], 'long text')}, cut short and cut long: no difference beyond noise."
     return text + _lowered(gap, found)
 
 

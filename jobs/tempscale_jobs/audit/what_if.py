@@ -50,7 +50,7 @@ def sentence(row: Row, table: pl.DataFrame, edges: Sequence[int]) -> str:
         for one in moved[:1]
     ]
     if not moved:
-        parts.append("exposure of no length moves beyond noise")
+        parts.append("no length's exposure moves beyond noise")
     return f"{'; '.join(parts)}."
 
 

@@ -36,10 +36,10 @@ _CORRECTED = {
 }
 _ASKING = {"corpus": "texts", "queries": "queries"}
 NOTE = (
-    "± is a 95 % confidence interval (1.96 standard errors): how far other texts of this kind may differ. It allows "
-    "for pairs that share a text, and for texts that share a document where documents are known. ± ? means too few texts or "
-    "documents to tell. For a statement on this corpus alone the error is smaller, and 0 if all of its texts were used: it "
-    "is in the …_se columns of the tables."
+    "± is a 95 % confidence interval (1.96 standard errors): other texts of this kind may differ by it. It accounts "
+    "for pairs that share a text and, where documents are known, texts that share one. ± ? means too few texts or documents "
+    "to tell. For this corpus alone the error is smaller (0 if all of its texts were used): the …_se columns of the tables "
+    "hold this smaller error."
 )
 Tables = dict[str, pl.DataFrame]
 
@@ -144,9 +144,9 @@ def _prefix(row: dict[str, Any], found: Findings, tables: Tables) -> str:
     first, last = rows[0], rows[-1]
     short, long = first["prefix_tokens"], last["prefix_tokens"]
     sentence = (
-        f"{count(first['texts'], 'long text')}, each cut to {short} and to {long} tokens, have a mean cosine of "
-        f"{estimate(first, 'cosine_mean')} at {short} and of {estimate(last, 'cosine_mean')} at {long}. The difference, the "
-        f"prefix gap, is {estimate(row, 'prefix_gap')}, {_NOISE[probed.state]}."
+        f"The same {count(first['texts'], 'long text')} have a mean cosine of {estimate(first, 'cosine_mean')} when cut to "
+        f"{short} tokens, and of {estimate(last, 'cosine_mean')} when cut to {long}. The difference, the prefix gap, is "
+        f"{estimate(row, 'prefix_gap')}, {_NOISE[probed.state]}."
     )
     if gap.is_beyond_noise and not probed.is_beyond_noise:
         sentence += " So the collapse gap, which is between different texts, is not shown for the same texts."
@@ -270,8 +270,8 @@ def _second_order(row: dict[str, Any]) -> str:
     unknown = "" if known else ", too few texts to tell how far off it is"
     return (
         f"Second-order collapse at {row['temperature']}: mean SOCM {estimate(row, 'socm_mean')}, {measured_pairs(row)}"
-        f"{unknown}. Published values are of 1,000 Wikipedia sentences, with a method that makes them lower, so do not "
-        "compare this one with them: bert-base-uncased .396, all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
+        f"{unknown}. Published values, not comparable with this one (1,000 Wikipedia sentences, and a method "
+        "that gives lower values): bert-base-uncased .396, all-MiniLM-L12-v2 .313, e5-base-v2 .029, gte-base .018."
     )
 
 

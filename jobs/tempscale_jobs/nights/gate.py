@@ -211,7 +211,7 @@ def _threshold_reason(check: _Check, noise: float, failed: bool) -> str:
     value = f"{figure_at(check.figure, check.key)} is {number(check.value)}"
     if not check.excess:
         return f"{value}, within your limit: {check.limit}"
-    beyond = f"{value}; your limit is {check.limit}, and it is beyond that by {number(check.excess)}"
+    beyond = f"{value}, beyond your limit ({check.limit}) by {number(check.excess)}"
     if failed and not noise:
         return beyond
     return f"{beyond}, {'more' if failed else 'no more'} than the {number(noise)} that noise explains"
@@ -220,7 +220,7 @@ def _threshold_reason(check: _Check, noise: float, failed: bool) -> str:
 def _drift_reason(check: _Check, noise: float, failed: bool) -> str:
     sentence = _moved(check)
     if failed:
-        return f"{sentence}: more than {check.limit} and more than its noise of {number(noise)}"
+        return f"{sentence}: more than the {check.limit} allowed, and more than its noise of {number(noise)}"
     if (check.excess or 0.0) <= check.size:
         return f"{sentence}: no more than {check.limit}"
     return f"{sentence}: no more than its noise of {number(noise)}"

@@ -22,7 +22,7 @@ TERMS = (
     ),
     Term(
         "SOCM", "SOCM (second-order collapse)",
-        "second-order collapse: a difference between the tokens of two texts that their vectors do not show; 0 means that "
+        "how much the tokens of two texts differ without their vectors showing it (second-order collapse); 0 means that "
         "nothing is hidden",
     ),
     Term("d_μ", "d_μ (distance of means)", "the distance between the mean token vectors of two texts, (1 − cosine)/2"),
@@ -44,7 +44,7 @@ TERMS = (
     ),
     Term(
         "hubness", "hubness",
-        "large where a few texts are in very many result lists: the skewness of the number of lists that each text is in",
+        "the skewness of the number of result lists that each text is in; large where a few texts are in very many",
     ),
     Term("S1", "S1 (arXiv 2410.24200)", "Length-Induced Embedding Collapse in Transformer-based Models, arXiv 2410.24200"),
     Term("S2", "S2 (arXiv 2604.27398)", "Why Mean Pooling Works, arXiv 2604.27398"),
