@@ -548,6 +548,7 @@ RESUMED = Subject(
     "what a resumed run does again",
     (
         "tests/jobs/runs/test_finished_pieces.py",
+        "tests/jobs/steps/test_cut_texts.py",
         "tests/jobs/runs/test_resuming.py",
         "tests/jobs/steps/test_cache.py",
         "tests/jobs/evaluate/test_large_corpora.py",
@@ -598,6 +599,14 @@ RESUMED = Subject(
     + of(
         f"{JOBS}/steps/embed.py",
         ("embed_shards", "left = missing(run.storage, every)", "left = every"),
+    )
+    + of(
+        f"{JOBS}/steps/cut_texts.py",
+        ("_cut", "left = missing(run.storage, every)", "left = every"),
+        ("_cut", "run.storage.exists(SHARDED)", "False"),
+        ("_cut_shard", "text.cut and k == len(cut) - 1", "text.cut"),
+        ("_cut_shard", "text.document is None", "True"),
+        ("owners", "chunk_id.rpartition(...)[0]", "chunk_id.partition('#')[0]"),
     )
     + of(
         f"{JOBS}/steps/factors.py",

@@ -97,6 +97,8 @@
       exposure            who fills the results; hubs, near-duplicates
       by_length           a correction by length, fitted
       what_if             what variants of the vectors keep and change
+      what_if_tables      its rows
+      cut_texts           texts cut into chunks, for a variant
       source_order        whether neighbours in the source are alike
       dealing             which texts make up the groups that stand for all pairs
       groups              all pairs of each group, under every τ

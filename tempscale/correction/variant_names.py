@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from tempscale.correction.errors import CorrectionError
 from tempscale.correction.recipes import Recipe
 
-EXAMPLES = "dims:256, int8, bits, centre+bits, remove_top(1), length, tau:0.8"
+EXAMPLES = "dims:256, int8, bits, centre+bits, remove_top(1), length, tau:0.8, chunk:256"
 STORED = ("int8", "bits")
 """Steps that say how numbers are stored, and come last."""
 _ALONE = {
     "length": "changes the similarity and", "csls": "changes the similarity and", "tau": "embeds the texts again and",
+    "chunk": "embeds the texts again and",
 }  # fmt: skip
 """What stands for itself, and why: a similarity with a coordinate of its own, or vectors of their own."""
-_TAU = "tau:"
+_TAU, _CHUNK = "tau:", "chunk:"
+LEAST_CHUNK = 16
+"""The fewest tokens of a chunk."""
+
+
+class Chunks(NamedTuple):
+    """Chunks instead of whole texts."""
+
+    tokens: int
+    """The most tokens of a chunk, special tokens and prompt included."""
+    overlap: int
+    """The most tokens that a chunk repeats of the one before."""
 
 
 def canonical(what: str) -> str:
@@ -46,10 +59,20 @@ def _name(part: str, what: str) -> str:
         return f"dims:{int(dims[1])}"
     if (tau := re.fullmatch(r"tau:\s*(\d*\.?\d+)", part)) and float(tau[1]) > 0:
         return f"{_TAU}{float(tau[1])}"
+    if chunk := re.fullmatch(r"chunk:\s*(\d+)(?::(\d+))?", part):
+        return _chunk_name(Chunks(int(chunk[1]), int(chunk[2] or 0)))
     try:
         return Recipe.of(part).canonical
     except CorrectionError as error:
         raise CorrectionError(f"there is no variant {what!r} ({error}); examples: {EXAMPLES}") from None
+
+
+def _chunk_name(chunks: Chunks) -> str:
+    if chunks.tokens < LEAST_CHUNK:
+        raise CorrectionError(f"a chunk has at least {LEAST_CHUNK} tokens, not {chunks.tokens}")
+    if 2 * chunks.overlap > chunks.tokens:
+        raise CorrectionError(f"chunks of {chunks.tokens} tokens overlap by at most half, not by {chunks.overlap}")
+    return f"{_CHUNK}{chunks.tokens}" + (f":{chunks.overlap}" if chunks.overlap else "")
 
 
 def needs_queries(what: str) -> bool:
@@ -67,5 +90,18 @@ def temperature_of(what: str) -> float | None:
     return float(what.removeprefix(_TAU)) if what.startswith(_TAU) else None
 
 
+def chunks_of(what: str) -> Chunks | None:
+    """The chunks of a variant that cuts the texts; None of one that does not."""
+    if not what.startswith(_CHUNK):
+        return None
+    tokens, _, overlap = what.removeprefix(_CHUNK).partition(":")
+    return Chunks(int(tokens), int(overlap or 0))
+
+
+def embeds_again(what: str) -> bool:
+    """Whether a variant needs the texts and the model."""
+    return what.startswith((_TAU, _CHUNK))
+
+
 def _is_recipe(name: str) -> bool:
-    return name not in STORED and not name.startswith(("dims:", _TAU))
+    return name not in STORED and not name.startswith(("dims:", _TAU, _CHUNK))

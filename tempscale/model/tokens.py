@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 from jaxtyping import Int
@@ -14,6 +14,9 @@ from typing_extensions import override
 
 from tempscale.model.checkpoint import ModelError, first_line
 from tempscale.model.settings import Settings, window_of_tokenizer
+
+if TYPE_CHECKING:
+    from semantic_text_splitter import TextSplitter
 
 Long = Literal["truncate", "chunk"]
 """The treatment of a text longer than the window."""
@@ -264,6 +267,23 @@ class Tokenizer:
         by_text = [self([text], max_length, isolate=True, prompt=prompt) for text in texts]
         failed = {k: tokens.failed[0] for k, tokens in enumerate(by_text) if tokens.failed}
         return Tokens.of_chunks([tokens.ids for tokens in by_text], [tokens.truncated[0] for tokens in by_text], failed)
+
+    def splitter(self, tokens: int, overlap: int = 0) -> TextSplitter:
+        """What cuts a text into chunks of at most so many tokens, with special tokens and prompt, at sentences if it can.
+
+        Raises:
+            ModelError: the special tokens and the prompt leave no room.
+        """
+        from semantic_text_splitter import TextSplitter
+        from tokenizers import Tokenizer as Backend
+
+        around = len(self._tokenizer(self.prompt)["input_ids"])
+        if around + overlap >= tokens:
+            raise ModelError(f"a chunk of {tokens} tokens has no room for a text: the model adds {around} tokens to each")
+        counting = Backend.from_str(self._tokenizer.backend_tokenizer.to_str())
+        counting.no_truncation()
+        counting.no_padding()
+        return TextSplitter.from_huggingface_tokenizer(counting, tokens - around, overlap)
 
     def vocabulary(self) -> dict[str, int]:
         """Ids of the ordinary tokens by their text, without special tokens."""

@@ -12,7 +12,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import blocks
-from tempscale_jobs.steps.embed import Tokenising, embed_shard, tokenise
+from tempscale_jobs.steps.embed import Into, Tokenising, embed_shard, tokenise
 from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.workers import actor
 
@@ -39,7 +39,7 @@ def embedded(tiny_folder, tmp_path):
         storage = Storage(str(tmp_path / device.replace(":", "")))
         settings = {"max_length": 64, "token_budget": 60}
         worker = actor.ModelActor(storage, Model("tiny", str(folder), "", 64), TAUS, settings, int(device != "cpu"))
-        embed_shard(worker, 0, shard_of(storage)(folder), storage)
+        embed_shard(worker, 0, shard_of(storage)(folder), Into(storage))
         return {t.canonical: storage.read_table(worker.part("texts", t, 0)) for t in map(Temperature.of, TAUS)}
 
     return run

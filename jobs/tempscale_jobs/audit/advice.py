@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from tempscale.correction.variant_names import LEAST_CHUNK, chunks_of
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 from tempscale_jobs.audit.findings import exposed, exposures
 from tempscale_jobs.audit.verdict import compared
@@ -115,17 +116,20 @@ def _documents(row: Row, run: dict[str, Any]) -> Advice | None:
 def _truncated(row: Row, run: dict[str, Any]) -> Advice | None:
     if row["truncated_share"] < _CUT:
         return None
-    model = run.get("models", {}).get(row["model"], {})
+    analysis = run["config"].get("analysis", {})
     if run["config"].get("embedding", {}).get("long") == "chunk":
         return None
-    window = model.get("max_length", "the window")
-    return Advice.to_run(
-        "truncated_share",
-        f"Split long texts into chunks of at most {window} tokens before they are embedded: "
-        f"{share_of(row, 'truncated_share')} of all texts are longer, and the model does not read the rest.",
-        "To measure the texts in chunks:",
-        again(run, row["model"], "audit", "--long", "chunk", beside="chunks"),
+    window = run.get("models", {}).get(row["model"], {}).get("max_length", 0)
+    claim = (
+        f"Split long texts into chunks of at most {window or 'the window’s'} tokens before they are embedded: "
+        f"{share_of(row, 'truncated_share')} of all texts are longer, and the model does not read the rest."
     )
+    if any(chunks_of(what) for what in analysis.get("what_if", ())):
+        return Advice(f"{claim} What chunks change is in the section «What if».", figures=("truncated_share",))
+    can_search = analysis.get("neighbours", 1) and analysis.get("exposure_sample", 1) and window >= LEAST_CHUNK
+    options = ("--what-if", f"chunk:{window}") if can_search else ("--long", "chunk")
+    command = again(run, row["model"], "audit", *options, beside="chunks")
+    return Advice.to_run("truncated_share", claim, "To measure what that changes:", command)
 
 
 def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: dict[str, Any]) -> Advice | None:

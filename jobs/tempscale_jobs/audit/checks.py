@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from tempscale.correction.variant_names import most_dims
+from tempscale.correction.variant_names import Chunks, chunks_of, most_dims
 from tempscale.model import checkpoint
+from tempscale.model.checkpoint import ModelError
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import peek, sources
@@ -44,7 +45,10 @@ def check_inputs(config: AuditConfig) -> None:
 
 
 def check_models(config: AuditConfig, models: Sequence[Model]) -> None:
-    """Raise if a variant keeps more dimensions than a model has."""
+    """Raise if a variant keeps more dimensions than a model has, or has chunks that it cannot read."""
+    for what in config.analysis.what_if:
+        if (chunks := chunks_of(what)) is not None:
+            _check_chunks(what, chunks, [model for model in models if model != GIVEN])
     if not any(map(most_dims, config.analysis.what_if)):
         return
     from tempscale.model.loading import dimensions as of_checkpoint  # It imports transformers.
@@ -52,6 +56,20 @@ def check_models(config: AuditConfig, models: Sequence[Model]) -> None:
     for model in models:
         if model != GIVEN:
             _check_variants(config, of_checkpoint(checkpoint.resolve(model.name)))
+
+
+def _check_chunks(what: str, chunks: Chunks, models: Sequence[Model]) -> None:
+    from tempscale.model.tokens import Tokenizer  # It imports transformers.
+
+    for model in models:
+        if chunks.tokens > model.max_length:
+            raise UsageError(
+                f"--what-if {what}: {model.label} reads {model.max_length:,} tokens of a text; name at most so many"
+            )
+        try:
+            Tokenizer(checkpoint.resolve(model.name), model.max_length, prompt=model.document_prompt).splitter(*chunks)
+        except ModelError as error:
+            raise UsageError(f"--what-if {what}: {error}") from None
 
 
 def _check_variants(config: AuditConfig, width: int) -> None:

@@ -70,7 +70,8 @@ def _of_row(row: Row, tables: Tables, edges: Sequence[int]) -> Iterator[Finding]
 
 def _variants(row: Row, table: pl.DataFrame) -> Iterator[Finding]:
     """How many nearest texts each variant of the vectors keeps."""
-    for r in of_row(table, row).filter(pl.col("by").is_null(), pl.col("what") != "").to_dicts():
+    overall = of_row(table, row).filter(pl.col("by").is_null(), pl.col("what") != "")
+    for r in overall.drop_nulls("neighbours_kept").to_dicts():
         basis = f"the {count(r['k'], 'nearest text')} of {r['askers']:,}, by exact searches"
         grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN["change"]}
         value, error = r["neighbours_kept"], r["neighbours_kept_se"]

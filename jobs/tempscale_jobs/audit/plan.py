@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 from tempscale.collapse.aggregates import Block
 from tempscale.collapse.cosine import cosine_tile
 from tempscale.collapse.tiles import block_size, panel_size
+from tempscale.correction.variant_names import chunks_of
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
@@ -171,10 +172,12 @@ def estimated(
     for rate in rates:
         probe_texts = PROBED if analysis.probe_sample is None else analysis.probe_sample
         probe_tokens = min(probe_texts, int(rate.long_share * texts)) * rate.probe_tokens
+        cut_tokens = rate.mean_tokens * texts * sum(chunks_of(what) is not None for what in analysis.what_if)
         model_tokens = rate.mean_tokens * (texts + socm_texts) + probe_tokens
         work = model_tokens * rate.token_seconds + compared_pairs * rate.cosine_seconds + socm_pairs * rate.socm_seconds
-        tokens += temperatures * model_tokens
-        seconds += (temperatures * work + more_pairs * rate.cosine_seconds) / min(workers, cores) + _START_SECONDS
+        tokens += temperatures * model_tokens + cut_tokens
+        work = temperatures * work + cut_tokens * rate.token_seconds + more_pairs * rate.cosine_seconds
+        seconds += work / min(workers, cores) + _START_SECONDS
         factor_bytes = stored_texts * min(rate.mean_tokens, rate.width) * rate.width * 4
         text_bytes = 8 * rate.width + _ROW_BYTES + _neighbour_bytes(texts, rate.width, analysis)
         disk += temperatures * (texts * text_bytes + factor_bytes)

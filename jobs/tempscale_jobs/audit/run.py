@@ -35,6 +35,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import (
     budget,
     cosine,
+    cut_texts,
     dealing,
     embed,
     exposure,
@@ -167,6 +168,8 @@ def embed_all(scope: Scope, query_source: SourceReader | None) -> Embedded:
     if len(embedded.texts) != scope.index.analysed - rejected or not embedded.texts.are_distinct():
         raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
     precision.measure(embedded)
+    if not what_if.is_done(embedded):
+        cut_texts.embed_chunks(embedded)
     if query_source is not None and scope.config.queries is not None:
         run_of_queries = scope.run.below("queries")
         query_scope = replace(scope, run=run_of_queries, source=scope.config.queries, index=query_source.index)

@@ -38,7 +38,9 @@ def _overall(table: pl.DataFrame) -> list[Row]:
 
 def sentence(row: Row, table: pl.DataFrame, edges: Sequence[int]) -> str:
     """What one variant keeps, costs and changes."""
-    as_it_is = table.filter(what="").row(0, named=True)
+    if row["what"].startswith("chunk:"):
+        return _of_chunks(row, table)
+    as_it_is = _as_it_is(table)
     parts = [
         f"{row['what']} keeps {_kept(row)} of the {count(row['k'], 'nearest text')} of {_ASKED[row['asked_by']]}, at "
         f"{_size(row)} a vector instead of {_size(as_it_is)}"
@@ -52,6 +54,30 @@ def sentence(row: Row, table: pl.DataFrame, edges: Sequence[int]) -> str:
     if not moved:
         parts.append("no length's exposure moves beyond noise")
     return f"{'; '.join(parts)}."
+
+
+def _of_chunks(row: Row, table: pl.DataFrame) -> str:
+    """What chunks instead of whole texts keep, cost and change."""
+    as_it_is = _as_it_is(table)
+    parts = [
+        f"{row['what']} makes {count(row['vectors'], 'chunk')} of {count(as_it_is['vectors'], 'text')}, and "
+        f"{share(row['truncated_share'])} of them are longer than the model reads, instead of "
+        f"{share(as_it_is['truncated_share'])}"
+    ]
+    if row["neighbours_kept"] is not None:
+        parts.append(
+            f"the {count(row['k'], 'nearest chunk')} of a query are from {row['texts_found']:.1f} different texts, with "
+            f"{_kept(row)} of the {count(row['k'], 'nearest text')}"
+        )
+    if row["collapse_gap"] is not None:
+        before, after = (with_error(one["collapse_gap"], one["collapse_gap_se_superpopulation"]) for one in (as_it_is, row))
+        parts.append(f"the collapse gap, of chunks, is {after} instead of {before}")
+    return f"{'; '.join(parts)}."
+
+
+def _as_it_is(table: pl.DataFrame) -> Row:
+    row: Row = table.filter(what="").row(0, named=True)
+    return row
 
 
 def _moved(row: Row, table: pl.DataFrame) -> list[Row]:
@@ -76,13 +102,14 @@ def _change(row: Row) -> str:
 
 
 def _size(row: Row) -> str:
+    """The bytes of a vector."""
     return count(int(row["vector_bytes"]), "byte")
 
 
 def _drawing(variants: Sequence[Row], table: pl.DataFrame, edges: Sequence[int]) -> Drawing:
     """Neighbours kept against bytes, a point for each variant, and the figures of each, also by length."""
     points = [
-        {"what": row["what"] or "as it is", "bytes": row["vector_bytes"]}
+        {"what": row["what"] or "as it is", "bytes": row["vector_bytes"] * row["vectors"] / variants[0]["vectors"]}
         | with_ends(
             100 * row["neighbours_kept"], None if row["neighbours_kept_se"] is None else 100 * row["neighbours_kept_se"]
         )
@@ -90,7 +117,7 @@ def _drawing(variants: Sequence[Row], table: pl.DataFrame, edges: Sequence[int])
         if row["neighbours_kept"] is not None
     ]
     base = alt.Chart(alt.Data(values=points)).encode(
-        x=alt.X("bytes:Q", title="bytes of a vector", scale=alt.Scale(type="log"))
+        x=alt.X("bytes:Q", title="bytes of the vectors of a text", scale=alt.Scale(type="log"))
     )
     y = alt.Y("value:Q", title="nearest texts that stay, %", scale=alt.Scale(zero=True))
     dots = base.mark_circle(size=60, opacity=1, color=COLOURS[0]).encode(y=y, tooltip=["what:N", "bytes:Q", "value:Q"])
@@ -100,12 +127,12 @@ def _drawing(variants: Sequence[Row], table: pl.DataFrame, edges: Sequence[int])
     by_length = {(row["what"], int(row["group"])): row for row in table.filter(by="length").to_dicts()}
     lengths = sorted({edge for _, edge in by_length})
     rows = [
-        (row["what"] or "as it is", _size(row), _kept(row), with_error(
+        (row["what"] or "as it is", f"{row['vectors']:,} × {_size(row)}", _kept(row), with_error(
             row["collapse_gap_change"], row["collapse_gap_change_se_superpopulation"]
         ), *(_cell(by_length.get((row["what"], edge))) for edge in lengths))
         for row in variants
     ]  # fmt: skip
-    heads = ("variant", "size", "nearest texts that stay", "change of the collapse gap")
+    heads = ("variant", "vectors", "nearest texts that stay", "change of the collapse gap")
     return Drawing(chart, Table((*heads, *(f"{interval_name(edge, edges)} tokens" for edge in lengths)), rows))
 
 

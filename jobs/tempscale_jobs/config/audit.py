@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
-from tempscale.correction.variant_names import canonical, needs_queries, temperature_of
+from tempscale.correction.variant_names import canonical, embeds_again, needs_queries, temperature_of
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.nights import NIGHT, Gate, RecordOfNights, checked_night, filled, history_folder
@@ -127,7 +127,8 @@ class Analysis(Intervals):
     what_if: Annotated[list[str], Option("--what-if", "What is measured", "WHAT")] = Field(
         [],
         description="What a change of the vectors would change in searches; can be repeated. dims:256, int8, bits, or a "
-        "correction such as length or centre, joined with + as in centre+bits; tau:0.8 embeds the texts again.",
+        "correction such as length or centre, joined with + as in centre+bits; tau:0.8 embeds the texts again, "
+        "chunk:256 (chunk:256:32 with an overlap) cuts them first.",
     )
     near_duplicate: float = Field(0.95, gt=-1, le=1, description="Cosine from which a pair is a near-duplicate.")
     worst_duplicates: int = Field(100, ge=0, le=100_000, description="Near-duplicates listed; all are counted.")
@@ -268,7 +269,7 @@ class AuditConfig(Command):
 
     @model_validator(mode="after")
     def _variants_can_be_made(self) -> AuditConfig:
-        again = [what for what in self.analysis.what_if if temperature_of(what) is not None]
+        again = [what for what in self.analysis.what_if if embeds_again(what)]
         if again and self.corpus.embedding_column is not None:
             raise ValueError(
                 f"what_if {again[0]!r} embeds the texts again, and only their embeddings are given; leave it out"

@@ -95,7 +95,7 @@ def embed_shards(scope: Scope, plan: lookup.LookedUp, role: str, stage: Stage) -
     (texts, work), (texts_left, work_left) = sums(every), sums(left)
     stage.advance(plan.found + texts - texts_left, work - work_left)
     tokenising = Tokenising(model.name, model.max_length, scope.encoding.long, model.prompt(role), model.settings)
-    process = partial(embed_shard, storage=run.storage, role=role)
+    process = partial(embed_shard, into=Into(run.storage, role, len(run.temperatures)))
     for piece in scope.crew.stream(process, left, tokenise, {"storage": run.storage, "how": tokenising}):
         stage.advance(piece.size, piece.cost)
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
@@ -122,13 +122,22 @@ def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
     return pa.table(columns | {"ids": _lists(tokens), "truncated": pa.array(truncated), "failed": failed})
 
 
-def embed_shard(worker: actor.ModelActor, number: int, work: pa.Table, storage: Storage, role: str = actor.ROLE) -> None:
+class Into(NamedTuple):
+    """Where the parts of shards go."""
+
+    storage: Storage
+    role: str = actor.ROLE
+    temperatures: int | None = None
+    """How many of the worker's temperatures are wanted, the first ones; None for all."""
+
+
+def embed_shard(worker: actor.ModelActor, number: int, work: pa.Table, into: Into) -> None:
     """Embed one shard, and write its parts, one for each temperature, and its rejected texts into a run folder."""
-    run_worker = worker.below(storage)
+    run_worker = worker.below(into.storage, into.temperatures)
     run_worker.note_processor()
     worker.note_budget()
     tokens = _tokens(work)
-    marks = Marks(storage, f"{place(MARKS, run_worker.model)}/shard-{number:08d}.json")
+    marks = Marks(into.storage, f"{place(MARKS, run_worker.model)}/shard-{number:08d}.json")
     with worker.turn:  # Another shard is read or written meanwhile.
         batches = marks.begin(run_worker.encoder.batches(tokens))
         before = marks.before if marks.fine else None
@@ -136,7 +145,7 @@ def embed_shard(worker: actor.ModelActor, number: int, work: pa.Table, storage: 
         halved_before = run_worker.encoder.halved
         for temperature in run_worker.temperatures:
             run_worker.encoder.set_temperature(temperature)
-            encoded.append(run_worker.encode(tokens, role=role, batches=batches, before=before, padded=padded))
+            encoded.append(run_worker.encode(tokens, role=into.role, batches=batches, before=before, padded=padded))
             marks.after()
         halved = run_worker.encoder.halved - halved_before
     if worker.overlaps:

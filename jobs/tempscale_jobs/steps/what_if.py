@@ -7,7 +7,7 @@ always among all texts, and exactly. See `tempscale.correction.variants`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,24 +16,21 @@ from threadpoolctl import threadpool_limits
 
 from tempscale.collapse.aggregates import Block, merge_tree
 from tempscale.collapse.cosine import nearest
-from tempscale.collapse.exposure import Units, change, exposure
-from tempscale.collapse.length import gap_intervals
 from tempscale.collapse.neighbours import NOBODY, Nearest
-from tempscale.correction.variant_names import temperature_of
-from tempscale.stats.enough import VALUES_FOR_AN_ERROR
-from tempscale.stats.errors import documents_error
+from tempscale.correction.variant_names import chunks_of, embeds_again, temperature_of
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Run, is_whole
-from tempscale_jobs.steps import blocks
+from tempscale_jobs.steps import blocks, cut_texts
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.by_length import FITTED
-from tempscale_jobs.steps.layout import Layout, Order, layout
+from tempscale_jobs.steps.cosine import gather
+from tempscale_jobs.steps.layout import Order, layout
 from tempscale_jobs.steps.neighbours import Labels, others, places, shares_kept
 from tempscale_jobs.steps.scope import Embedded
+from tempscale_jobs.steps.what_if_tables import Askers, Fact, Found, Result, rows
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import WHAT_IF
-from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers.dispatch import Piece, later, missing, results, run_tasks, share
 
 if TYPE_CHECKING:
@@ -55,28 +52,6 @@ class Asked(NamedTuple):
     """Their labels among the texts; NOBODY where they are queries."""
 
 
-@dataclass(frozen=True)
-class _Askers:
-    """All askers."""
-
-    scope: Embedded
-    """Of the texts that ask, or of the queries."""
-    places: np.ndarray
-    """Their places in its layout."""
-    corpus: Labels
-    """The texts that they ask for."""
-    from_corpus: bool
-
-    @property
-    def layout(self) -> Layout:
-        return self.scope.texts
-
-    @property
-    def documents(self) -> np.ndarray | None:
-        """The document of each asker; None without documents."""
-        return None if self.layout.documents is None else self.layout.documents[self.places]
-
-
 def is_done(scope: Embedded) -> bool:
     """Whether all files of this step exist."""
     return is_whole(scope.run.storage, f"{_place(scope)}/done.json")
@@ -93,45 +68,44 @@ def measure(scope: Embedded, queries: Run | None) -> None:
         return
     with scope.journal.stage(scope.named("what if")) as stage:
         askers = _askers(scope, queries)
-        grid, _ = blocks.tiling(scope, first)
-        changed = [AS_IT_IS, *(what for what in analysis.what_if if temperature_of(what) is None)]
-        variants = _fitted(scope, askers, changed)
+        variants = _fitted(scope, askers, [AS_IT_IS, *(what for what in analysis.what_if if not embeds_again(what))])
         as_it_is = _Variants(later(_first, variants.fitted), variants.facts[:1])
         found = dict(zip(variants.facts, _search(scope, first, askers, variants), strict=True))
         for what in analysis.what_if:
             if (tau := temperature_of(what)) is not None:
                 (found[as_it_is.facts[0]._replace(what=what)],) = _search(scope, Temperature.of(tau), askers, as_it_is)
-        facts = sorted(found, key=lambda fact: [AS_IT_IS, *analysis.what_if].index(fact.what))
-        rows = _rows(grid, askers, facts, [found[fact] for fact in facts])
+        before = found[as_it_is.facts[0]]
+        measured = [
+            Result(fact, askers, of_variant, before, shares_kept(before.near, of_variant.near))
+            for fact, of_variant in found.items()
+        ]
+        for what in analysis.what_if:
+            if chunks_of(what) is not None:
+                measured.append(_chunks(as_it_is, what, (askers, before), queries))
+        measured.sort(key=lambda result: [AS_IT_IS, *analysis.what_if].index(result.fact.what))
         name = f"{_place(scope)}/what_if.parquet"
-        scope.run.storage.write_table(name, WHAT_IF.build_rows(rows))
+        scope.run.storage.write_table(name, WHAT_IF.build_rows([row for result in measured for row in rows(scope, result)]))
         scope.run.storage.write_json(f"{_place(scope)}/done.json", {"files": [name]})
         for temperature in scope.run.temperatures:
             scope.run.storage.remove(f"{scope.run.place(PLACE, scope.model, temperature)}/found")
+        for what in analysis.what_if:
+            if chunks_of(what) is not None:
+                cut_texts.forget(scope, what)
         who = "texts" if askers.from_corpus else "queries"
-        stage.note = f"{count(len(facts) - 1, 'variant')}, asked by {len(askers.places):,} {who}"
+        stage.note = f"{count(len(measured) - 1, 'variant')}, asked by {len(askers.places):,} {who}"
 
 
-def _askers(scope: Embedded, queries: Run | None) -> _Askers:
+def _askers(scope: Embedded, queries: Run | None) -> Askers:
     """The queries, or a sample of the texts where there are none."""
     texts, most = scope.texts, scope.analysis.exposure_sample
     corpus = Labels.of(scope, scope.run.temperatures[0], all_names=False)
     if queries is None:
-        return _Askers(scope, np.sort(texts.sample(most)), corpus, True)
+        return Askers(scope, np.sort(texts.sample(most)), corpus, True)
     asking = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
-    return _Askers(replace(scope, run=queries, texts=asking), np.sort(asking.sample(most)), corpus, False)
+    return Askers(replace(scope, run=queries, texts=asking), np.sort(asking.sample(most)), corpus, False)
 
 
 # ---------------------------------------------------------------------------------------------- variants
-
-
-class _Fact(NamedTuple):
-    """What this process knows of a variant."""
-
-    what: str
-    vector_bytes: float
-    scale: float
-    """What its similarities are multiplied by to be like cosines."""
 
 
 class _Variants(NamedTuple):
@@ -139,10 +113,10 @@ class _Variants(NamedTuple):
 
     fitted: Any
     """A reference to the fitted ones: with them this process would import torch, which takes 150 MB."""
-    facts: list[_Fact]
+    facts: list[Fact]
 
 
-def _fitted(scope: Embedded, askers: _Askers, what: Sequence[str]) -> _Variants:
+def _fitted(scope: Embedded, askers: Askers, what: Sequence[str]) -> _Variants:
     """Some variants, fitted to a sample of the texts and of the queries at the first temperature."""
     temperature, sample = scope.run.temperatures[0], scope.texts.sample(FITTED)
     asking = None
@@ -172,27 +146,14 @@ def _first(variants: Sequence[Variant]) -> list[Variant]:
     return [*variants[:1]]
 
 
-def _facts(variants: Sequence[Variant]) -> list[_Fact]:
-    return [_Fact(variant.what, variant.vector_bytes, variant.scale) for variant in variants]
+def _facts(variants: Sequence[Variant]) -> list[Fact]:
+    return [Fact(variant.what, variant.vector_bytes, variant.scale) for variant in variants]
 
 
 # ---------------------------------------------------------------------------------------------- searches
 
 
-class _Found(NamedTuple):
-    """What a variant's search found for each asker."""
-
-    near: Nearest
-    """The k nearest texts, without the asker itself."""
-    sums: np.ndarray
-    """The summed similarities with the other texts of each length interval, float64 (askers, intervals)."""
-
-    def merged(self, other: _Found) -> _Found:
-        """What was found in two sets of texts."""
-        return _Found(self.near.merged(other.near), self.sums + other.sums)
-
-
-def _search(scope: Embedded, temperature: Temperature, askers: _Askers, variants: _Variants) -> list[_Found]:
+def _search(scope: Embedded, temperature: Temperature, askers: Askers, variants: _Variants) -> list[Found]:
     """Search the embeddings of one temperature by some variants; finished pieces are in files."""
     grid, bounds = blocks.tiling(scope, temperature)
     place = f"{scope.run.place(PLACE, scope.model, temperature)}/found"
@@ -224,7 +185,7 @@ def _search(scope: Embedded, temperature: Temperature, askers: _Askers, variants
         pass
     of_groups = [_merged(grid, place, g, len(variants.facts)) for g in range(len(groups))]
     return [
-        _Found(
+        Found(
             Nearest(*(np.concatenate([getattr(part.near, name) for part in of]) for name in ("cosine", "label"))),
             np.concatenate([part.sums for part in of]),
         )
@@ -282,123 +243,38 @@ def _itself(asking: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndar
     return rows, order[place[rows]]
 
 
-def _merged(grid: Tiling, place: str, group: int, variants: int) -> list[_Found]:
+def _merged(grid: Tiling, place: str, group: int, variants: int) -> list[Found]:
     """What each variant found for a group of askers in all panels, which are merged in their order."""
 
-    def panels() -> Iterator[list[_Found]]:
+    def panels() -> Iterator[list[Found]]:
         for panel in range(grid.panels):
             table = grid.storage.read_table(_part(place, group, panel))
             columns = [parts.matrix(table, name) for name in ("cosine", "label", "sums")]
             of_variants = zip(*(np.split(column, variants) for column in columns), strict=True)
-            yield [_Found(Nearest(cosine, label), sums) for cosine, label, sums in of_variants]
+            yield [Found(Nearest(cosine, label), sums) for cosine, label, sums in of_variants]
 
     return merge_tree(panels(), lambda left, right: [a.merged(b) for a, b in zip(left, right, strict=True)])
 
 
-# ---------------------------------------------------------------------------------------------- figures
+# ---------------------------------------------------------------------------------------------- chunks
 
 
-def _rows(grid: Tiling, askers: _Askers, variants: Sequence[_Fact], found: Sequence[_Found]) -> list[dict[str, Any]]:
-    """The rows of `what_if`: of all askers, then by the length of the askers and of the texts that are found."""
-    scope = askers.corpus.scope
-    edges, found_at = scope.texts.edges, [places(one.near, askers.corpus.order) for one in found]
-    key = scope.run.key(scope.model, scope.run.temperatures[0]) | {
-        "asked_by": "corpus" if askers.from_corpus else "queries", "k": grid.neighbours
-    }  # fmt: skip
-    interval, rows = askers.layout.interval[askers.places], list[dict[str, Any]]()
-    for v, variant in enumerate(variants):
-        kept = shares_kept(found[0].near, found[v].near)
-        alike = (found[v].near.cosine * variant.scale >= grid.duplicate).sum(1)
-        exposed = _Exposed.of(askers, found_at[0], found_at[v])
-        of_variant = key | {"what": variant.what, "vector_bytes": variant.vector_bytes}
-        gap = _gap(askers, (found[0], found[v]), (variants[0].scale, variant.scale))
-        for b in (None, *range(len(edges))):
-            here = np.ones(len(kept), bool) if b is None else interval == b
-            if b is not None and not here.any() and np.isnan(exposed.exposure[b]):
-                continue
-            rows.append(
-                of_variant
-                | {"by": None if b is None else "length", "group": None if b is None else str(edges[b])}
-                | {"askers": int(here.sum()), "near_duplicates": int(alike[here].sum())}
-                | _mean(kept[here], None if askers.documents is None else askers.documents[here])
-                | (exposed.row(b) if b is not None else dict.fromkeys(_EXPOSED))
-                | (gap if b is None else dict.fromkeys(gap))
-            )
-    return rows
-
-
-_EXPOSED = (
-    "exposure", "exposure_se", "exposure_se_superpopulation", "exposure_change", "exposure_change_se_superpopulation",
-)  # fmt: skip
-"""The columns of `_Exposed`."""
-
-
-class _Exposed(NamedTuple):
-    """Exposure of each length interval by a variant, and how far it is from that by the vectors as they are."""
-
-    exposure: np.ndarray
-    within: np.ndarray
-    """Its error for these texts."""
-    elsewhere: np.ndarray
-    """Its error for other texts, or other documents."""
-    change: np.ndarray
-    change_error: np.ndarray
-    """Of the change, for other texts."""
-
-    @classmethod
-    def of(cls, askers: _Askers, before: np.ndarray, after: np.ndarray) -> _Exposed:
-        """From the places of the nearest texts by the vectors as they are and by a variant."""
-        texts = askers.corpus.scope.texts
-        intervals = len(texts.edges)
-        numbers = askers.places if askers.from_corpus else None
-        population = texts.population(len(texts)) if askers.from_corpus else float("inf")
-        others, asked = (0, None) if askers.from_corpus else (len(after), askers.documents)
-        figures = exposure(
-            after, texts.interval, intervals, askers.from_corpus, population=population, documents=texts.documents,
-            query_documents=asked, sample=numbers,
-        )  # fmt: skip
-        units = Units.of(len(texts), others, texts.documents, asked)
-        moved = change((before, after), texts.interval, intervals, units, numbers)
-        error = np.where(np.isnan(figures.error), np.nan, moved.error)  # Too few documents for one are too few for both.
-        return cls(figures.exposure, figures.corrected, figures.error, moved.change, error)
-
-    def row(self, interval: int) -> dict[str, Any]:
-        """The columns of one interval."""
-        return {name: finite(float(column[interval])) for name, column in zip(_EXPOSED, self, strict=True)}
-
-
-def _mean(values: np.ndarray, documents: np.ndarray | None) -> dict[str, Any]:
-    """The mean share of neighbours that stay, and its error for other askers, or askers of other documents."""
-    if len(values) < VALUES_FOR_AN_ERROR:
-        return {"neighbours_kept": float(values.mean()) if len(values) else None, "neighbours_kept_se": None}
-    error = float(values.std(ddof=1)) / len(values) ** 0.5
-    if documents is not None:
-        error = documents_error([values], [1.0], [documents])
-    return {"neighbours_kept": float(values.mean()), "neighbours_kept_se": finite(error)}
-
-
-def _gap(askers: _Askers, found: tuple[_Found, _Found], scales: tuple[float, float]) -> dict[str, Any]:
-    """The collapse gap from the askers' mean similarities with the other texts of their length, and its change.
-
-    Its error is for other texts. An asker's mean counts its own part and that of all N texts: Var = s²·(1/n + 3/N).
-    """
-    names = ("collapse_gap", "collapse_gap_change", "collapse_gap_change_se_superpopulation")
-    texts = askers.corpus.scope.texts.texts_by_interval()
-    ends = gap_intervals(texts.tolist())
-    interval = askers.layout.interval[askers.places]
-    if ends is None or not askers.from_corpus or min((interval == b).sum() for b in ends) < VALUES_FOR_AN_ERROR:
-        return dict.fromkeys(names)
-    gap, moved, weights, sets, documents = 0.0, 0.0, list[float](), list[np.ndarray](), list[np.ndarray]()
-    for sign, b in zip((-1.0, 1.0), ends, strict=True):
-        here = interval == b
-        old, new = (one.sums[here, b] * scale / (texts[b] - 1) for one, scale in zip(found, scales, strict=True))
-        gap, moved = gap + sign * float(new.mean()), moved + sign * float((new - old).mean())
-        sets.append(new - old)
-        weights.append(sign * (1 + 3 * len(old) / texts[b]) ** 0.5)
-        documents.append(np.flatnonzero(here) if askers.documents is None else askers.documents[here])
-    if askers.documents is None:
-        squares = (w**2 * values.var(ddof=1) / len(values) for w, values in zip(weights, sets, strict=True))
-        error = float(sum(squares)) ** 0.5
-    else:
-        error = documents_error(sets, weights, documents)
-    return dict(zip(names, (gap, moved, finite(error)), strict=True))
+def _chunks(as_it_is: _Variants, what: str, of_texts: tuple[Askers, Found], queries: Run | None) -> Result:
+    """Search the chunks of the texts; `of_texts` are who asked for the whole texts, and what they found."""
+    asking, before = of_texts
+    scope = asking.corpus.scope
+    chunks = cut_texts.embedded(scope, what)
+    temperature = chunks.run.temperatures[0]
+    grid, bounds = blocks.tiling(chunks, temperature)
+    names = chunks.run.storage.list(chunks.run.place("texts", chunks.model, temperature))
+    gather(chunks.cluster, grid, names, bounds, chunks.texts)
+    askers = _askers(chunks, queries)
+    (found,) = _search(chunks, temperature, askers, as_it_is)
+    result = Result(as_it_is.facts[0]._replace(what=what), askers, found)
+    if askers.from_corpus:
+        return result  # Other askers: chunks, not texts.
+    owners = cut_texts.owners(scope, chunks, places(found.near, askers.corpus.order))
+    whole = places(before.near, asking.corpus.order)
+    present = whole != NOBODY
+    kept = ((whole[:, :, None] == owners[:, None, :]).any(2) & present).sum(1) / np.maximum(present.sum(1), 1)
+    return result._replace(kept=kept, texts_found=float(np.mean([len(np.unique(row)) for row in owners])))

@@ -164,10 +164,10 @@ class ModelActor(PlainActor):
         if self.failed is not None:
             raise self.failed
 
-    def below(self, storage: Storage) -> ModelActor:
-        """The same actor for a run in another folder, such as that of the queries."""
+    def below(self, storage: Storage, temperatures: int | None = None) -> ModelActor:
+        """The same actor for a run in another folder, such as that of the queries, under the first few temperatures."""
         other = copy.copy(self)
-        other.storage = storage.guarded(self._loaded.check)
+        other.storage, other.temperatures = storage.guarded(self._loaded.check), self.temperatures[:temperatures]
         return other
 
     def take(self, function: Step, block: pa.Table) -> list[dict[str, Any]]:

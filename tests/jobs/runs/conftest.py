@@ -33,7 +33,7 @@ def settings_of(once, small_model):
         data = {
             "out": str(out), "corpus": {"source": str(sources / "texts.jsonl")}, "execution": {"workers": 1} | execution,
             "queries": {"source": str(sources / "asked.jsonl")}, "embedding": {"models": [small_model]},
-            "analysis": {"probe_sample": 20, "intervals": [0, 32, 64], "what_if": ["int8", "dims:32"]},
+            "analysis": {"probe_sample": 20, "intervals": [0, 32, 64], "what_if": ["int8", "chunk:32"]},
             "gate": {"thresholds": ["cosine_mean <= 1"]},
         }  # fmt: skip
         return data | {name: data[name] | more for name, more in WAYS[way].items()}

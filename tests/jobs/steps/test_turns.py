@@ -7,7 +7,7 @@ from prepared import prepared
 
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps.embed import embed_shard
+from tempscale_jobs.steps.embed import Into, embed_shard
 from tempscale_jobs.workers.actor import ModelActor
 
 TAUS = [1.0, 0.8, 0.5]
@@ -44,7 +44,7 @@ def operations(shards, monkeypatch):
 
 
 def process(worker, number, work):
-    embed_shard(worker, number, work, worker.storage)
+    embed_shard(worker, number, work, Into(worker.storage))
 
 
 def test_what_a_shard_asks_of_storage_in_its_turn_and_beside_the_next(shards, operations, monkeypatch):

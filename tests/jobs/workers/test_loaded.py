@@ -19,7 +19,7 @@ from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.provenance import on_this_machine
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps.embed import embed_shard
+from tempscale_jobs.steps.embed import Into, embed_shard
 from tempscale_jobs.workers.actor import ModelActor, tokenizer
 
 pytestmark = pytest.mark.proof
@@ -117,7 +117,7 @@ def begun(model, tmp_path):
 
 
 def embed(worker, work):
-    return embed_shard(worker, 0, work, worker.storage)
+    return embed_shard(worker, 0, work, Into(worker.storage))
 
 
 def overwritten(path):

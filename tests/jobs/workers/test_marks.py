@@ -17,7 +17,7 @@ from tempscale import Encoder
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps.embed import embed_shard
+from tempscale_jobs.steps.embed import Into, embed_shard
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.marks import DEADLY, Marks, forget
 
@@ -94,7 +94,7 @@ def test_a_shard_loses_the_text_that_kills_its_process_and_no_other(tmp_path, ti
 
         worker.encoder.hidden_states = guarded
         try:
-            embed_shard(worker, 0, work, storage)
+            embed_shard(worker, 0, work, Into(storage))
             break
         except Death:
             deaths += 1

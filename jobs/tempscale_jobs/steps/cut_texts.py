@@ -1,0 +1,146 @@
+"""Texts cut into chunks and embedded as texts of their own: for each `chunk:N` of --what-if, a corpus in partials/chunks/.
+
+A chunk has the id of its text, «#» and its number. Its document is that of its text, or else the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import pyarrow.compute as pc
+
+from tempscale.correction.variant_names import Chunks, chunks_of
+from tempscale_jobs.corpus.index import Index, Shard
+from tempscale_jobs.corpus.rows import own_document
+from tempscale_jobs.corpus.shards import Text, TextShards
+from tempscale_jobs.report.text import count
+from tempscale_jobs.runs.folder import BEGUN, SHARDED, Run, numbered_in
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps import embed
+from tempscale_jobs.steps.embed import Tokenising
+from tempscale_jobs.steps.layout import Order, layout
+from tempscale_jobs.steps.scope import Embedded, Scope
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.dispatch import Piece, missing, results, run_tasks
+
+if TYPE_CHECKING:
+    from semantic_text_splitter import TextSplitter
+
+PLACE = "partials/chunks"
+"""The folder of the chunks of all variants."""
+
+
+def embed_chunks(scope: Embedded) -> None:
+    """Cut and embed the texts for every variant that asks for chunks, under the first temperature."""
+    for what in scope.analysis.what_if:
+        if (chunks := chunks_of(what)) is not None:
+            run = _run_of(scope, what)
+            index = _cut(scope, run, what, chunks)
+            embed.embed(replace(_plain(scope), run=run, index=index), scope.named(f"embed {what}"))
+
+
+def embedded(scope: Embedded, what: str) -> Embedded:
+    """The chunks of one variant, once they are embedded."""
+    run = _run_of(scope, what)
+    index = _index(run.storage)
+    order = Order(scope.texts.edges, scope.texts.seed, index.usable)
+    return replace(scope, run=run, index=index, texts=layout(run, scope.cluster, scope.model, order))
+
+
+def owners(scope: Embedded, chunks: Embedded, places: np.ndarray) -> np.ndarray:
+    """The place of the text that each of these chunks is from; −1 of a text that the model rejected."""
+    needed, back = np.unique(places, return_inverse=True)
+    names = [chunk_id.rpartition("#")[0] for chunk_id in chunks.texts.ids[needed]]
+    where = scope.texts.where(names)
+    return np.array([where.get(name, -1) for name in names], np.int64)[back].reshape(places.shape)
+
+
+def forget(scope: Embedded, what: str) -> None:
+    """Remove the chunks and their embeddings; rejected ones stay recorded."""
+    for name in ("texts", "shards", "partials", BEGUN):
+        _run_of(scope, what).storage.remove(name)
+
+
+def _run_of(scope: Scope, what: str) -> Run:
+    below = scope.run.below(scope.run.place(f"{PLACE}/{what.replace(':', '-')}", scope.model))
+    return replace(below, temperatures=scope.run.temperatures[:1])
+
+
+def _plain(scope: Embedded) -> Scope:
+    """The scope without its texts."""
+    return Scope(**{name: value for name, value in vars(scope).items() if name != "texts"})
+
+
+def _index(storage: Storage) -> Index:
+    data = storage.read_json(SHARDED)
+    return Index(**data | {"shards": tuple(Shard(**shard) for shard in data["shards"])})
+
+
+class _Cutting(NamedTuple):
+    """How the shards of a corpus are cut."""
+
+    source: Storage
+    target: Storage
+    contents: TextShards
+    tokenising: Tokenising
+    chunks: Chunks
+
+
+def _cut(scope: Embedded, run: Run, what: str, chunks: Chunks) -> Index:
+    """Write the chunks of every shard as a shard, and an index of them; finished shards are not cut again."""
+    if run.storage.exists(SHARDED):
+        return _index(run.storage)
+    model, shards = scope.model, scope.index.shards
+    with scope.journal.stage(scope.named(f"cut into {what}"), scope.index.analysed, "texts") as stage:
+        run.storage.write_json(BEGUN, scope.run.storage.read_object(BEGUN))  # As every folder with tiles has it.
+        tokenising = Tokenising(model.name, model.max_length, scope.encoding.long, model.document_prompt, model.settings)
+        contents = TextShards(scope.source, scope.encoding, scope.config.out)
+        how = _Cutting(scope.run.storage, run.storage, contents, tokenising, chunks)
+        every = [
+            Piece(number, (how, shard.name, name), f"shard {number}", (name,), shard.texts)
+            for number, shard in enumerate(shards)
+            for name in [numbered_in("shards", number, 0)]
+        ]
+        left = missing(run.storage, every)
+        stage.advance(sum(piece.size for piece in every) - sum(piece.size for piece in left))
+        for piece, _ in run_tasks(scope.cluster, _cut_shard, iter(left)):
+            stage.advance(piece.size)
+        written = results(scope.cluster, _counted, [(run.storage, piece.files[0]) for piece in every], "chunks")
+        texts = sum(shard.texts for shard in written)
+        stage.note = f"{count(texts, 'chunk')} of {count(scope.index.analysed, 'text')}"
+    usable = round(texts * scope.index.usable / scope.index.analysed)
+    index = replace(
+        scope.index, shards=tuple(written), read=texts, usable=usable, analysed=texts, rejected=0, rejected_reasons={}
+    )  # fmt: skip
+    run.storage.write_json(SHARDED, asdict(index))
+    return index
+
+
+def _cut_shard(how: _Cutting, name: str, target: str) -> None:
+    """Write the chunks of one shard's texts."""
+    splitter, chunks = actor.tokenizer(*how.tokenising).splitter(*how.chunks), list[Text]()
+    for text in how.contents.items_of(how.source.read_table(name)):
+        document = own_document(text.text_id) if text.document is None else text.document
+        cut = _chunks(splitter, text.text)
+        chunks += [
+            Text(f"{text.text_id}#{k}", chunk, text.cut and k == len(cut) - 1, document) for k, chunk in enumerate(cut)
+        ]
+    how.target.write_table(target, how.contents.table(chunks))
+
+
+def _chunks(splitter: TextSplitter, text: str) -> list[str]:
+    """The chunks of a text; itself where the tokenizer fails on it, so that the model rejects it with a reason."""
+    try:
+        return splitter.chunks(text) or [text]
+    except BaseException as error:  # A panic in the library's compiled code is not an Exception.
+        if isinstance(error, (KeyboardInterrupt, SystemExit)):
+            raise
+        return [text]
+
+
+def _counted(storage: Storage, name: str) -> Shard:
+    """A shard with its texts and characters."""
+    text = storage.read_table(name, ["text"]).column("text")
+    return Shard(name, len(text), pc.sum(pc.utf8_length(text)).as_py())
