@@ -523,20 +523,11 @@ def _noticed(mutants: dict[str, Any]) -> str:
     return f"{noticed} of {len(every)}" + ("" if noticed == len(every) else ", the others with a reason")
 
 
-def _first(found: dict[str, Any]) -> str:
-    """How many mutations of a subject the tests of `make test` notice; a dash where the record is older than the tiers."""
-    tiers = [own.get("tier") for own in found["mutations"] if own["noticed"]]
-    return str(tiers.count("test")) if any(tiers) else "–"
-
-
 def _mutants(mutants: dict[str, Any]) -> list[str]:
     """What came of the mistakes that `make mutants` makes."""
     minutes = sum(found["seconds"] for found in mutants.values()) // 60
     dates = [found["on"] for found in mutants.values()]
-    rows = [
-        f"| {name} | {len(found['mutations'])} | {sum(own['noticed'] for own in found['mutations'])} | {_first(found)} |"
-        for name, found in mutants.items()
-    ]
+    tiers = [own.get("tier") for found in mutants.values() for own in found["mutations"] if own["noticed"]]
     unnoticed = [own for found in mutants.values() for own in found["mutations"] if not own["noticed"]]
     where = [f"{own['file'].rpartition('/')[2]}, `{' '.join(own['old'].split())}`" for own in unnoticed]
     reasons = [f"- {place}: {own['reason']}." for place, own in zip(where, unnoticed, strict=True)]
@@ -545,12 +536,10 @@ def _mutants(mutants: dict[str, Any]) -> list[str]:
         "## Mistakes that the tests notice",
         "",
         "`make mutants` makes one mistake at a time in a copy of the code that decides: `>` for `>=`, a condition gone.",
-        f"It takes {minutes} minutes on two cores and runs the tests of `make test` and `make proof`. The results",
-        f"(benchmarks/results/mutants.json) are of {' to '.join(dict.fromkeys((min(dates), max(dates))))}:",
-        "",
-        "| subject | mistakes | noticed | by `make test` alone |",
-        "| --- | --- | --- | --- |",
-        *rows,
+        f"It takes {minutes} minutes on two cores and runs the tests of `make test` and `make proof`. In",
+        f"benchmarks/results/mutants.json ({' to '.join(dict.fromkeys((min(dates), max(dates))))}, {len(mutants)} subjects)",
+        f"{len(tiers)} of {len(tiers) + len(unnoticed)} mistakes were noticed: {tiers.count('test')} by `make test`,",
+        f"{tiers.count('proof')} by `make proof` alone, {tiers.count(None)} when there was one tier.",
         *(["", "Not noticed:", "", *reasons] if reasons else []),
     ]
 
