@@ -55,7 +55,7 @@ WHY = {
     "tempscale/model/packed.py": f"{_GPU}, where tests/tempscale/test_gpu_encoder.py compares it with padded texts",
     "tempscale/model/padded.py": _GPU,
     "tempscale/second_order/nuclear.py": _COMPARED,
-    "tempscale/temperature/attach.py": "torch.compile runs two lines unseen; a whole model never runs while τ is switched off",
+    "tempscale/temperature/attach.py": "torch.compile runs two lines unseen; no whole model runs with τ switched off",
 }
 """Why some lines or branches of a file are not run, for each such file."""
 
