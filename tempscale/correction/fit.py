@@ -51,6 +51,8 @@ def fit(
         _enough(len(asking), name, "queries")
     mean = rows.mean(0)
     of_queries = mean if asking is None else asking.mean(0)
+    if recipe.kind == "remove_mean_direction":
+        return Linear(recipe, dim, np.zeros(dim), np.zeros(dim), _off(mean, recipe))
     if recipe.kind in ("remove_top", "whiten"):
         return Linear(recipe, dim, mean, of_queries, _matrix(recipe, rows - mean))
     assert asking is not None
@@ -73,6 +75,14 @@ def _enough(texts: int, name: str, kind: str) -> None:
 
 def _curve_of(tokens: np.ndarray, values: np.ndarray, recipe: Recipe) -> Curve:
     return Curve.fitted(tokens, values, int(recipe.parameters[0]))
+
+
+def _off(mean: np.ndarray, recipe: Recipe) -> np.ndarray:
+    """The projection off the direction of a mean of unit vectors."""
+    norm = float(np.linalg.norm(mean))
+    if norm < np.finfo(np.float32).eps:
+        raise CorrectionError(f"{recipe.canonical}: the mean of the documents is 0 and has no direction")
+    return np.asarray(np.eye(len(mean)) - np.outer(mean / norm, mean / norm))
 
 
 def _matrix(recipe: Recipe, centred: np.ndarray) -> np.ndarray:

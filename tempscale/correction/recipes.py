@@ -10,7 +10,10 @@ from tempscale.correction.errors import CorrectionError
 
 LEAST_TEXTS = 100
 """The least number of documents, and of queries, that a correction is fitted to."""
-_EXAMPLES = "length, length(4), centre, centre(unit), centre_by_length, remove_top(1), whiten(0.5), csls(10, 0.5)"
+_EXAMPLES = (
+    "length, length(4), centre, centre(unit), centre_by_length, remove_mean_direction, remove_top(1), whiten(0.5), "
+    "csls(10, 0.5)"
+)
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class Recipe:
     """A kind of correction with its parameters."""
 
     kind: str
-    """length, centre, centre_by_length, remove_top, whiten or csls."""
+    """A name in `PARAMETERS`."""
     parameters: tuple[int | float | str, ...] = ()
     """Its parameters, in the order of `PARAMETERS`."""
 
@@ -91,6 +94,7 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
     "length": (Parameter("the number of knots", 2, 2, 20),),
     "centre": (Parameter("the variant", "plain", words=("plain", "unit")),),
     "centre_by_length": (Parameter("the number of knots", 2, 2, 20),),
+    "remove_mean_direction": (),
     "remove_top": (Parameter("the number of components", 1, 1, 1000, always=True),),
     "whiten": (Parameter("the power", 1.0, 0.0, 1.0, always=True),),
     "csls": (

@@ -254,6 +254,7 @@ class CentreByLength(Correction):
 class Linear(Correction):
     """Subtract the mean of documents and that of queries, multiply by one symmetric matrix, and renormalise.
 
+        remove_mean_direction:  W = I − m_d m_dᵀ/‖m_d‖², and no mean is subtracted     arXiv 2511.11041, R2
         remove_top(k):    W = I − Σ_{j≤k} v_j v_jᵀ                      Mu & Viswanath 2018, «all but the top»
         whiten(p):        W = V Λ^(−p/2) Vᵀ                             Su et al. 2021 (p = 1); p = 0 only centres
 
@@ -330,8 +331,8 @@ class Csls(Correction):
 
 
 KINDS: dict[str, type[Correction]] = {
-    "length": Length, "centre": Centre, "centre_by_length": CentreByLength, "remove_top": Linear, "whiten": Linear,
-    "csls": Csls,
+    "length": Length, "centre": Centre, "centre_by_length": CentreByLength,
+    "remove_mean_direction": Linear, "remove_top": Linear, "whiten": Linear, "csls": Csls,
 }  # fmt: skip
 """The class of each kind of correction."""
 

@@ -19,7 +19,10 @@ SAMPLE = 1000
 """Texts of the corpus for a choice without labels, unless `sample` or `limit` is given."""
 
 
-CORRECTIONS = ["length", "centre", "centre(unit)", "centre_by_length", "remove_top(1)", "whiten(0.5)", "csls(10, 0.5)"]
+CORRECTIONS = [
+    "length", "centre", "centre(unit)", "centre_by_length", "remove_mean_direction", "remove_top(1)", "whiten(0.5)",
+    "csls(10, 0.5)",
+]  # fmt: skip
 """The corrections that are tried unless others are given."""
 
 
@@ -84,8 +87,8 @@ class Choosing(Intervals):
     ] = Field(
         CORRECTIONS,
         description="Corrections of the first temperature's embeddings to try, for which no text is embedded again: "
-        "length, centre, centre(unit), centre_by_length, remove_top(K), whiten(POWER), csls(K, WEIGHT), or none. With "
-        "labels for retrieval; without labels length alone.",
+        "length, centre, centre(unit), centre_by_length, remove_mean_direction, remove_top(K), whiten(POWER), "
+        "csls(K, WEIGHT), or none. With labels for retrieval; without labels length alone.",
     )
     _canonical = field_validator("corrections")(canonical_recipes)
     layers: Annotated[bool, Option("--layers/--no-layers", "Model and temperature")] = Field(

@@ -19,7 +19,8 @@ from tempscale.correction.recipes import PARAMETERS, Recipe
 from tempscale.correction.values import Correction
 
 RECIPES = [
-    "length", "length(4)", "centre", "centre(unit)", "centre_by_length", "centre_by_length(3)", "remove_top(1)",
+    "length", "length(4)", "centre", "centre(unit)", "centre_by_length", "centre_by_length(3)",
+    "remove_mean_direction", "remove_top(1)",
     "remove_top(3)", "whiten(0)", "whiten(0.5)", "whiten(1)", "csls(10, 0.5)", "csls(1, 1)", "csls(500, 0.25)",
 ]  # fmt: skip
 
@@ -92,6 +93,9 @@ def by_equation(recipe):
             best = sorted((float(q @ d) for q in queries), reverse=True)[: min(k, len(queries))]
             near.append(sum(best) / len(best))
         return [[float(q @ d) - weight * near[k] for k, d in enumerate(documents)] for q in queries]
+    if kind == "remove_mean_direction":
+        moved = [[x - (x @ m_d) / (m_d @ m_d) * m_d for x in rows] for rows in (queries, documents)]
+        return [[cosine(q, d) for d in moved[1]] for q in moved[0]]
     covariance = sum(np.outer(d - m_d, d - m_d) for d in documents) / len(documents)
     u, s, _ = np.linalg.svd(covariance)  # Another decomposition than the code's.
     if kind == "remove_top":
@@ -171,6 +175,12 @@ def test_limits():
     # Nothing is left of the removed directions.
     removed = fitted("remove_top(3)").documents(DOCUMENTS).double().numpy()
     assert np.linalg.matrix_rank(removed, tol=1e-4) == 9
+    without = fitted("remove_mean_direction")
+    direction = DOCUMENTS.double().mean(0)
+    assert (
+        (without.documents(DOCUMENTS).double() @ direction).abs().max() < 1e-6 < (DOCUMENTS.double() @ direction).abs().max()
+    )
+    assert without == fit("remove_mean_direction", DOCUMENTS)  # It needs no queries.
     # Where nobody asks, queries are moved as documents are.
     alone = fit("remove_top(3)", DOCUMENTS)
     assert torch.equal(alone.queries(DOCUMENTS), alone.documents(DOCUMENTS))
@@ -286,6 +296,7 @@ def test_a_recipe_that_there_is_not(text, named):
         (("length", DOCUMENTS, TOKENS[:9], QUERIES), "400 embeddings and 9"),
         (("centre_by_length", DOCUMENTS, TOKENS, QUERIES), "lengths.* none"),
         (("remove_top(12)", DOCUMENTS), "12 dimensions"),
+        (("remove_mean_direction", torch.cat([DOCUMENTS, -DOCUMENTS])), "no direction"),
         (("whiten(1)", DOCUMENTS, None, QUERIES[:, :5]), "12 dimensions"),
         (("whiten(1)", torch.cat([DOCUMENTS, torch.full((1, 12), math.nan)])), "1 of 401"),
         *(((recipe, DOCUMENTS, TOKENS), "queries, and none") for recipe in ("length", "centre", "centre_by_length", "csls")),
