@@ -80,6 +80,7 @@
     steps/                what commands are made of, a file a step
       scope               what the steps of an audit share: run, model, texts, workers
       layout              texts in canonical order
+      grouping            their groups by the values of a column
       embed               shards to texts/
       expected            how long it takes, before it begins
       budget              tokens of a micro-batch
@@ -94,7 +95,9 @@
       cosine              all pairs: tiles, sums, length_collapse
       calibration         how near two random texts are, by length
       neighbours          the nearest texts
+      slots               the results of searches, counted
       exposure            who fills the results; hubs, near-duplicates
+      by_group            which groups fill the results, and how near they are
       by_length           a correction by length, fitted
       what_if             what variants of the vectors keep and change
       source_order        whether neighbours in the source are alike

@@ -28,7 +28,7 @@ from tempscale_jobs.runs.folder import Run, is_whole
 from tempscale_jobs.steps import blocks
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.by_length import FITTED
-from tempscale_jobs.steps.layout import Layout, Order, layout
+from tempscale_jobs.steps.layout import Layout, layout, of_queries
 from tempscale_jobs.steps.neighbours import Labels, others, places, shares_kept
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
@@ -118,7 +118,7 @@ def _askers(scope: Embedded, queries: Run | None) -> _Askers:
     corpus = Labels.of(scope, scope.run.temperatures[0], all_names=False)
     if queries is None:
         return _Askers(scope, np.sort(texts.sample(most)), corpus, True)
-    asking = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
+    asking = layout(queries, scope.cluster, scope.model, of_queries(texts))
     return _Askers(replace(scope, run=queries, texts=asking), np.sort(asking.sample(most)), corpus, False)
 
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from tempscale.collapse.aggregates import BINS
@@ -41,9 +43,14 @@ REJECTED = Table(
 )
 
 
-def texts(dim: int) -> Table:
-    """The table of embedded texts, for embeddings of `dim` dimensions."""
-    return Table(
+def with_groups(table: Table) -> Table:
+    """`shards` or `texts` of a run with --by."""
+    return replace(table, columns=(*table.columns, Column("groups", pa.list_(TEXT), "", "its value of each column of --by")))
+
+
+def texts(dim: int, groups: bool = False) -> Table:
+    """The table of embedded texts, for embeddings of `dim` dimensions, and the `groups` of --by."""
+    table = Table(
         "texts",
         "one row a text: its embedding and its token statistics",
         (
@@ -59,6 +66,7 @@ def texts(dim: int) -> Table:
             Column("source_row", pa.int64(), "", "its place in the source; null where the parts are in the source's order"),
         ),
     )
+    return with_groups(table) if groups else table
 
 
 def factors(dim: int) -> Table:
@@ -179,6 +187,38 @@ WHAT_IF = Table(
         Column("collapse_gap_change", FLOAT, "", "less that by the vectors as they are"),
         Column("collapse_gap_change_se_superpopulation", FLOAT, "", "its standard error"),
         Column("vector_bytes", FLOAT, "bytes", "bytes of a stored vector"),
+    ),
+)  # fmt: skip
+
+_BY = Column("by", TEXT, "", "the column of --by")
+GROUP_EXPOSURE = Table(
+    "group_exposure",
+    "who takes the search results: as `exposure`, by the groups that a column names, and whether a group attracts itself",
+    (
+        *KEY, _BY,
+        Column("group", TEXT, "", "the value that its texts share; `(none)` of null, `(others)` of groups that were joined"),
+        Column("asked_by", TEXT, "", "as in exposure"),
+        Column("k", INT, "texts", "nearest texts of each that asked"),
+        Column("texts", BIG, "texts", "texts of the group"),
+        Column("texts_share", FLOAT, "share", "its share of the texts"),
+        Column("slots_share", FLOAT, "share", "its share of all results"),
+        *with_error("exposure", "slots_share over texts_share; 1 is fair"),
+        Column("stays", FLOAT, "share", "of the results of askers of this group, those that are texts of it; null without"),
+        Column("stays_se", FLOAT, "", "standard error for other texts, or documents; null for fewer than 30 askers"),
+        Column("stays_expected", FLOAT, "share", "that share if groups did not matter: the group's of the other texts"),
+    ),
+)  # fmt: skip
+
+GROUP_COSINE = Table(
+    "group_cosine",
+    "mean cosine of the pairs of texts inside a group and between each two, of the 12 largest groups of a column",
+    (
+        *KEY, _BY,
+        Column("group_a", TEXT, "", "one text's group"),
+        Column("group_b", TEXT, "", "the other's, which is not larger; the same inside a group"),
+        Column("pairs", BIG, "pairs", "unordered pairs"),
+        Column("cosine_mean", FLOAT, "", "mean cosine, exact"),
+        Column("cosine_mean_se_superpopulation", FLOAT, "", "standard error for other texts, or other documents"),
     ),
 )  # fmt: skip
 
@@ -358,5 +398,6 @@ EXCERPTS = Table(
 
 TABLES = (
     LENGTH_COLLAPSE, COSINE_HISTOGRAM, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES,
-    COLLAPSED_TEXTS, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF, EXCERPTS,
+    COLLAPSED_TEXTS, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF, GROUP_EXPOSURE,
+    GROUP_COSINE, EXCERPTS,
 )  # fmt: skip
