@@ -31,6 +31,7 @@
       plan                --plan: what a run costs
       verdict             the first screen: the answer and four figures
       advice              what follows, with a command
+      by_group            what is said of groups of texts
       what_if             what is said of variants of the vectors
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
       run, findings, terminal

@@ -287,6 +287,12 @@ class AuditConfig(Command):
         return self
 
     @model_validator(mode="after")
+    def _rows_by_length(self) -> AuditConfig:
+        if self.analysis.what_if and "length" in self.by:
+            raise ValueError("what_if has rows by 'length' already; rename that column of --by, or leave out one of the two")
+        return self
+
+    @model_validator(mode="after")
     def _exact_bounds(self) -> AuditConfig:
         coarse = self.embedding.precision != "float32" and self.execution.cache is not None
         if coarse and self.analysis.socm_top_over == "corpus":

@@ -67,7 +67,7 @@ def exposure_rows(
                 row
                 | {"by": grouping.by, "group": grouping.names[group]}
                 | {"stays": finite(shares), "stays_expected": expected if asked else None}
-                | {"stays_se": finite(errors) if asked >= TEXTS_FOR_AN_INTERVAL else None}
+                | {"stays_se": finite(errors or np.nan) if asked >= TEXTS_FOR_AN_INTERVAL else None}
             )
     return rows
 

@@ -27,6 +27,7 @@ from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Run, is_whole
 from tempscale_jobs.steps import blocks
 from tempscale_jobs.steps.blocks import Tiling
+from tempscale_jobs.steps.by_group import instead_of_lengths
 from tempscale_jobs.steps.by_length import FITTED
 from tempscale_jobs.steps.layout import Layout, layout, of_queries
 from tempscale_jobs.steps.neighbours import Labels, others, places, shares_kept
@@ -299,32 +300,54 @@ def _merged(grid: Tiling, place: str, group: int, variants: int) -> list[_Found]
 
 
 def _rows(grid: Tiling, askers: _Askers, variants: Sequence[_Fact], found: Sequence[_Found]) -> list[dict[str, Any]]:
-    """The rows of `what_if`: of all askers, then by the length of the askers and of the texts that are found."""
+    """The rows of `what_if`: of all askers, then by the length, and each column of --by, of askers and texts found."""
     scope = askers.corpus.scope
-    edges, found_at = scope.texts.edges, [places(one.near, askers.corpus.order) for one in found]
+    found_at = [places(one.near, askers.corpus.order) for one in found]
     key = scope.run.key(scope.model, scope.run.temperatures[0]) | {
         "asked_by": "corpus" if askers.from_corpus else "queries", "k": grid.neighbours
     }  # fmt: skip
-    interval, rows = askers.layout.interval[askers.places], list[dict[str, Any]]()
+    splits, rows = _splits(askers), list[dict[str, Any]]()
     for v, variant in enumerate(variants):
         kept = shares_kept(found[0].near, found[v].near)
         alike = (found[v].near.cosine * variant.scale >= grid.duplicate).sum(1)
-        exposed = _Exposed.of(askers, found_at[0], found_at[v])
         of_variant = key | {"what": variant.what, "vector_bytes": variant.vector_bytes}
         gap = _gap(askers, (found[0], found[v]), (variants[0].scale, variant.scale))
-        for b in (None, *range(len(edges))):
-            here = np.ones(len(kept), bool) if b is None else interval == b
-            if b is not None and not here.any() and np.isnan(exposed.exposure[b]):
-                continue
-            rows.append(
-                of_variant
-                | {"by": None if b is None else "length", "group": None if b is None else str(edges[b])}
-                | {"askers": int(here.sum()), "near_duplicates": int(alike[here].sum())}
-                | _mean(kept[here], None if askers.documents is None else askers.documents[here])
-                | (exposed.row(b) if b is not None else dict.fromkeys(_EXPOSED))
-                | (gap if b is None else dict.fromkeys(gap))
-            )
+        for split in splits:
+            exposed = None if split.by is None else _Exposed.of(askers, split.texts, found_at[0], found_at[v])
+            for b, name in enumerate(split.names):
+                here = split.asking == b
+                if exposed is not None and not here.any() and np.isnan(exposed.exposure[b]):
+                    continue
+                rows.append(
+                    of_variant
+                    | {"by": split.by, "group": name}
+                    | {"askers": int(here.sum()), "near_duplicates": int(alike[here].sum())}
+                    | _mean(kept[here], None if askers.documents is None else askers.documents[here])
+                    | (dict.fromkeys(_EXPOSED) if exposed is None else exposed.row(b))
+                    | (gap if exposed is None else dict.fromkeys(gap))
+                )
     return rows
+
+
+class _Split(NamedTuple):
+    """How askers and texts are divided."""
+
+    by: str | None
+    names: Sequence[str | None]
+    asking: np.ndarray
+    """The place of each asker's group in `names`."""
+    texts: Layout
+    """With these groups in place of length intervals."""
+
+
+def _splits(askers: _Askers) -> list[_Split]:
+    """Not at all, by length, and by each column of --by."""
+    texts, asking = askers.corpus.scope.texts, askers.layout
+    lengths = _Split("length", [*map(str, texts.edges)], asking.interval[askers.places], texts)
+    return [_Split(None, [None], np.zeros(len(askers.places), np.int64), texts), lengths] + [
+        _Split(own.by, own.names, of_askers.code[askers.places], instead_of_lengths(texts, own))
+        for own, of_askers in zip(texts.groupings, asking.groupings, strict=True)
+    ]
 
 
 _EXPOSED = (
@@ -334,7 +357,7 @@ _EXPOSED = (
 
 
 class _Exposed(NamedTuple):
-    """Exposure of each length interval by a variant, and how far it is from that by the vectors as they are."""
+    """Exposure of each length interval, or group, by a variant, and how far it is from that by the vectors as they are."""
 
     exposure: np.ndarray
     within: np.ndarray
@@ -346,9 +369,8 @@ class _Exposed(NamedTuple):
     """Of the change, for other texts."""
 
     @classmethod
-    def of(cls, askers: _Askers, before: np.ndarray, after: np.ndarray) -> _Exposed:
+    def of(cls, askers: _Askers, texts: Layout, before: np.ndarray, after: np.ndarray) -> _Exposed:
         """From the places of the nearest texts by the vectors as they are and by a variant."""
-        texts = askers.corpus.scope.texts
         intervals = len(texts.edges)
         numbers = askers.places if askers.from_corpus else None
         population = texts.population(len(texts)) if askers.from_corpus else float("inf")
