@@ -1313,6 +1313,36 @@ VERIFY = Subject(
     ),
 )
 
+BY_GROUP = Subject(
+    "groups of texts by a column",
+    (
+        "tests/tempscale/collapse/test_groups.py",
+        "tests/jobs/steps/test_grouping.py",
+        "tests/jobs/audit/test_words_of_groups.py",
+    ),
+    of(
+        f"{SCIENCE}/collapse/groups.py",
+        ("stays_counted", "apart = one != other", "apart = one == one"),
+        ("staying", "nodes - dyads if nodes > dyads else dyads", "nodes"),
+        ("GroupSums.means", "np.diag(self.squares / PARTS)", "0"),
+        ("GroupSums.text_means", "parts[-1][itself] -= (rows * rows).sum(1)", "pass"),
+    )
+    + of(
+        f"{JOBS}/steps/grouping.py",
+        ("Grouping.of", "texts[order] >= TEXTS_FOR_AN_INTERVAL", "texts[order] > TEXTS_FOR_AN_INTERVAL"),
+        ("Grouping.of_queries", "code[digests == _NO_DIGEST] = NOWHERE", "pass"),
+    )
+    + of(
+        f"{JOBS}/audit/findings.py",
+        ("_groups", 'r["stays_expected"] or 0.0', "0.0"),
+        ("_groups", 'r["exposure_se_superpopulation"] if r in tested else None', 'r["exposure_se_superpopulation"]'),
+    )
+    + of(
+        f"{JOBS}/audit/by_group.py",
+        ("_joined", 'known is None or not known["joined"]', "known is None"),
+    ),
+)
+
 SOURCES = Subject(
     "where vectors of your own come from",
     tuple(f"tests/jobs/corpus/test_{name}.py" for name in ("stores", "postgres", "qdrant", "iceberg")),
@@ -1362,6 +1392,6 @@ SOURCES = Subject(
 )
 
 SUBJECTS = (
-    VERIFY, SOURCES, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
+    VERIFY, BY_GROUP, SOURCES, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
     BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE,
 )  # fmt: skip

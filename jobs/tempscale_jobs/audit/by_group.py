@@ -46,7 +46,7 @@ def _joined(known: Row | None) -> list[str]:
     names = ", ".join(map(_short, known["names"])) + (f" and {more:,} more" if more else "")
     why = "of fewer than 30 texts, or beyond the 50 largest,"
     one = known["joined"] == 1
-    return [f"{count(known['joined'], 'group')} {why} {'is' if one else 'are joined'} as (others): {names}."]
+    return [f"{count(known['joined'], 'group')} {why} {'is' if one else 'are joined as'} (others): {names}."]
 
 
 def _sentences(rows: Sequence[Row], found: Findings) -> list[str]:
