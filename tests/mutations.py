@@ -1174,8 +1174,8 @@ FINDINGS = Subject(
         ("together", "1 - 0.025 / max(1, tests)", "1 - 0.025"),
         ("_exposures", 'r["exposure_se_superpopulation"] if r in tested else None', 'r["exposure_se_superpopulation"]'),
         ("_exposures", 'state(r["exposure"], error, 1.0, z)', 'state(r["exposure"], error, 0.0, z)'),
-        ("exposures", 'pl.col("k") == pl.col("k").max()', 'pl.col("k") == pl.col("k").min()'),
-        ("exposures", 'pl.col("asked_by") == asked_by', "True"),
+        ("most_neighbours", 'pl.col("k") == pl.col("k").max()', 'pl.col("k") == pl.col("k").min()'),
+        ("exposures", "most_neighbours(...).filter(asked_by=asked_by)", 'most_neighbours(of_row(tables["exposure"], row))'),
         ("_of_row", 'effect["figure"] in CHANGES', "True"),
     )
     + of(

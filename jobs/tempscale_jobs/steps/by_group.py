@@ -129,10 +129,10 @@ def measure(scope: Embedded, temperature: Temperature) -> None:
         grid, bounds = blocks.tiling(scope, temperature)
         compared = [min(COMPARED, len(grouping.names)) for grouping in texts.groupings]
         codes = np.stack([grouping.code for grouping in texts.groupings])
-        texts_of = _Texts(bounds, codes, compared, texts.documents)
-        how = Merging(_sums, _merged, "sums of groups", (share(texts_of),))
+        shared = share(_Texts(bounds, codes, compared, texts.documents))
+        how = Merging(_sums, _merged, "sums of groups", (shared,))
         sums: list[GroupSums] = blocks.merged(scope.cluster, grid, range(grid.count), how)
-        how = Merging(_spread, _merged, "means of groups", (share(texts_of), share(sums)))
+        how = Merging(_spread, _merged, "means of groups", (shared, share(sums)))
         spread: list[_Means] = blocks.merged(scope.cluster, grid, range(grid.count), how)
         key, rows = run.key(scope.model, temperature), list[dict[str, Any]]()
         for grouping, of_sums, of_means in zip(texts.groupings, sums, spread, strict=True):
