@@ -18,7 +18,7 @@ from uuid import UUID
 import numpy as np
 
 from tempscale.stats.sample import keyed_hash
-from tempscale_jobs.corpus.readers import SixteenBytes, utf8_or_bytes
+from tempscale_jobs.corpus.readers import SixteenBytes, Unreadable, utf8_or_bytes
 from tempscale_jobs.corpus.sources import NO_COLUMN, Row, Source
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import share as percent
@@ -335,10 +335,21 @@ def group_of(value: Any) -> str | None:
 
 
 def not_a_group(column: str, value: Any) -> str | None:
-    """The reason why a value of a column names no group: it is nested."""
+    """The reason why a value of a column names no group: it is nested, or no text that can be written."""
+    named = f"the value of '{column}', named by --by,"
+    if isinstance(value, Unreadable):
+        return f"{named} cannot be read"
     if isinstance(value, (Mapping, list, tuple, np.ndarray)):
-        return f"the value of '{column}', named by --by, is no text or number but {type(value).__name__}"
-    return None
+        return f"{named} is no text or number but {type(value).__name__}"
+    return f"{named} is not valid UTF-8" if isinstance(value, str) and not _is_utf8(value) else None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def own_document(text_id: str) -> int:

@@ -125,7 +125,7 @@ def measure(scope: Embedded, temperature: Temperature) -> None:
     run, texts = scope.run, scope.texts
     if not texts.groupings or is_done(run, scope.model, temperature):
         return
-    with scope.journal.stage(scope.named("groups", temperature)) as stage:
+    with scope.journal.stage(scope.named("groups of texts", temperature)) as stage:
         grid, bounds = blocks.tiling(scope, temperature)
         compared = [min(COMPARED, len(grouping.names)) for grouping in texts.groupings]
         codes = np.stack([grouping.code for grouping in texts.groupings])

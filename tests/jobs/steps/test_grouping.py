@@ -1,9 +1,13 @@
 """Texts in groups by a column: the largest by name, the others joined into one."""
 
+import datetime
+
 import numpy as np
 import pyarrow as pa
 
-from tempscale_jobs.corpus.rows import digest_of
+from tempscale_jobs.corpus.readers import Unreadable
+from tempscale_jobs.corpus.rows import Counts, digest_of, usable, usable_text
+from tempscale_jobs.corpus.sources import NO_COLUMN, Row
 from tempscale_jobs.steps.grouping import NOWHERE, OTHERS, Grouping, digests
 
 
@@ -54,6 +58,23 @@ def test_queries_are_in_the_groups_of_the_corpus():
     assert found.code.tolist() == [1, 0, 2, 2, NOWHERE]
     whole = grouped(shuffled({"a": 30, "b": 40})).of_queries(np.array([digest_of("b"), digest_of("x")]))
     assert whole.code.tolist() == [0, NOWHERE]
+
+
+def test_a_value_is_read_as_text_and_one_that_cannot_be_is_refused_by_the_name_of_its_column():
+    values = {
+        "de": "de", None: "(none)", "": "(none)", float("nan"): "(none)", 7: "7", 2.5: "2.5", True: "True", b"\xff": "ff",
+        datetime.date(2026, 1, 2): "2026-01-02", NO_COLUMN: None,
+    }  # fmt: skip
+    rows = [Row(f"row {k}", f"id {k}", "a text", groups={"kind": value}) for k, value in enumerate(values)]
+    counts = Counts()
+    assert [row.groups for row in usable(rows, None, counts, None, usable_text)] == [(name,) for name in values.values()]
+    refused = [[1], {"a": 1}, np.zeros(2), "\ud800", Unreadable()]
+    rows = [Row(f"row {k}", f"id {k}", "a text", groups={"other": "x", "kind": value}) for k, value in enumerate(refused)]
+    assert list(usable(rows, None, counts, None, usable_text)) == []
+    assert [reason.removeprefix("the value of 'kind', named by --by, ") for reason in counts.reasons] == [
+        "is no text or number but list", "is no text or number but dict", "is no text or number but ndarray",
+        "is not valid UTF-8", "cannot be read",
+    ]  # fmt: skip
 
 
 def test_digests_of_two_columns():
