@@ -106,7 +106,7 @@ class Exchange(NamedTuple):
     scratch: str
     dim: int
     """Dimensions of the model's embeddings."""
-    of_shard: tuple[str, ...]
+    of_shard: tuple[str, ...] = ("text_id", "document")
     """The columns of texts/ that come from the shards, without the texts' places in the source."""
 
     def found(self, temperature: int, part: int) -> str:
