@@ -37,6 +37,14 @@ QUESTIONS = {
         "Whose texts take more than their share of the results, beyond noise?",
         '.filter(pl.col("exposure") - 2 * pl.col("exposure_se") > 1)',
     ),
+    "group_exposure": (
+        "Which groups attract themselves most?",
+        '.sort("stays").select("by", "group", "stays", "stays_se", "stays_expected")',
+    ),
+    "group_cosine": (
+        "Are the texts of a group nearer to one another than to those of other groups?",
+        '.pivot("group_b", index=["by", "group_a"], values="cosine_mean")',
+    ),
     "what_if": (
         "How many nearest texts does each variant keep, and at how many bytes?",
         '.filter(pl.col("by").is_null()).select("what", "neighbours_kept", "vector_bytes")',

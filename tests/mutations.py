@@ -1183,8 +1183,8 @@ FINDINGS = Subject(
         ("together", "1 - 0.025 / max(1, tests)", "1 - 0.025"),
         ("_exposures", 'r["exposure_se_superpopulation"] if r in tested else None', 'r["exposure_se_superpopulation"]'),
         ("_exposures", 'state(r["exposure"], error, 1.0, z)', 'state(r["exposure"], error, 0.0, z)'),
-        ("exposures", 'pl.col("k") == pl.col("k").max()', 'pl.col("k") == pl.col("k").min()'),
-        ("exposures", 'pl.col("asked_by") == asked_by', "True"),
+        ("most_neighbours", 'pl.col("k") == pl.col("k").max()', 'pl.col("k") == pl.col("k").min()'),
+        ("exposures", "most_neighbours(...).filter(asked_by=asked_by)", 'most_neighbours(of_row(tables["exposure"], row))'),
         ("_of_row", 'effect["figure"] in CHANGES', "True"),
     )
     + of(
@@ -1322,6 +1322,36 @@ VERIFY = Subject(
     ),
 )
 
+BY_GROUP = Subject(
+    "groups of texts by a column",
+    (
+        "tests/tempscale/collapse/test_groups.py",
+        "tests/jobs/steps/test_grouping.py",
+        "tests/jobs/audit/test_words_of_groups.py",
+    ),
+    of(
+        f"{SCIENCE}/collapse/groups.py",
+        ("stays_counted", "apart = one != other", "apart = one == one"),
+        ("staying", "nodes - dyads if nodes > dyads else dyads", "nodes"),
+        ("GroupSums.means", "np.diag(self.squares / PARTS)", "0"),
+        ("GroupSums.text_means", "parts[-1][itself] -= (rows * rows).sum(1)", "pass"),
+    )
+    + of(
+        f"{JOBS}/steps/grouping.py",
+        ("Grouping.of", "texts[order] >= TEXTS_FOR_AN_INTERVAL", "texts[order] > TEXTS_FOR_AN_INTERVAL"),
+        ("Grouping.of_queries", "code[digests == _NO_DIGEST] = NOWHERE", "pass"),
+    )
+    + of(
+        f"{JOBS}/audit/findings.py",
+        ("_groups", 'r["stays_expected"] or 0.0', "0.0"),
+        ("_groups", 'r["exposure_se_superpopulation"] if r in tested else None', 'r["exposure_se_superpopulation"]'),
+    )
+    + of(
+        f"{JOBS}/audit/by_group.py",
+        ("_joined", 'known is None or not known["joined"]', "known is None"),
+    ),
+)
+
 SOURCES = Subject(
     "where vectors of your own come from",
     tuple(f"tests/jobs/corpus/test_{name}.py" for name in ("stores", "postgres", "qdrant", "iceberg")),
@@ -1371,6 +1401,6 @@ SOURCES = Subject(
 )
 
 SUBJECTS = (
-    VERIFY, SOURCES, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
+    VERIFY, BY_GROUP, SOURCES, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
     BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE,
 )  # fmt: skip

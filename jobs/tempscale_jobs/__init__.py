@@ -31,6 +31,7 @@
       plan                --plan: what a run costs
       verdict             the first screen: the answer and four figures
       advice              what follows, with a command
+      by_group            what is said of groups of texts
       what_if             what is said of variants of the vectors
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
       run, findings, terminal
@@ -80,6 +81,7 @@
     steps/                what commands are made of, a file a step
       scope               what the steps of an audit share: run, model, texts, workers
       layout              texts in canonical order
+      grouping            their groups by the values of a column
       embed               shards to texts/
       expected            how long it takes, before it begins
       budget              tokens of a micro-batch
@@ -94,7 +96,9 @@
       cosine              all pairs: tiles, sums, length_collapse
       calibration         how near two random texts are, by length
       neighbours          the nearest texts
+      slots               the results of searches, counted
       exposure            who fills the results; hubs, near-duplicates
+      by_group            which groups fill the results, and how near they are
       by_length           a correction by length, fitted
       what_if             what variants of the vectors keep and change
       what_if_tables      its rows

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
+from math import lcm
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +26,8 @@ from tempscale.stats.errors import enough_documents
 
 AT_ONCE = 1 << 17
 """Queries whose neighbours are counted together."""
-_UNITS = 1 << 19
-"""Units whose slots are counted together."""
+_COUNTS = 1 << 22
+"""Counts of units by interval that are made together."""
 
 
 class Exposure(NamedTuple):
@@ -313,7 +314,8 @@ def _counted(
     unit: Int[np.ndarray, " text"] | None,
 ) -> Slots:  # fmt: skip
     """The slots of all units, some of them at a time, since each has a row of counts."""
-    parts = (range(start, min(start + _UNITS, total)) for start in range(0, total, _UNITS))
+    together = max(1, _COUNTS // intervals)
+    parts = (range(start, min(start + together, total)) for start in range(0, total, together))
     return reduce(Slots.merged, (slots(neighbours, interval, intervals, part, count=total, unit=unit)[0] for part in parts))
 
 
@@ -341,9 +343,11 @@ def _variance(counts: Slots, slot: list[Fraction], share: list[Fraction]) -> Fra
 
 
 def _square(matrix: Int[np.ndarray, "row row"], weights: list[Fraction]) -> Fraction:
-    """wᵀMw."""
-    rows = (sum((int(m) * w for m, w in zip(row, weights, strict=True) if m), Fraction(0)) for row in matrix)
-    return sum((w * row for w, row in zip(weights, rows, strict=True)), Fraction(0))
+    """wᵀMw, in whole numbers of the weights' common part, which are faster than fractions."""
+    part = lcm(*(w.denominator for w in weights))
+    whole = [w.numerator * (part // w.denominator) for w in weights]
+    rows = (sum(m * w for m, w in zip(row, whole, strict=True) if m) for row in matrix.tolist())
+    return Fraction(sum(w * row for w, row in zip(whole, rows, strict=True)), part**2)
 
 
 def exposure(

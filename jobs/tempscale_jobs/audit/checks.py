@@ -96,8 +96,8 @@ def check_dimensions(config: AuditConfig, run: Run, queries: Run | None) -> None
 def contents_of(config: AuditConfig, source: Corpus, folder_of_vectors: str) -> Contents:
     """What a source holds: texts to embed, or embeddings that are taken as they are."""
     if source.embedding_column is not None:
-        return Vectors(folder_of_vectors, source, config.out)
-    return TextShards(source, config.embedding, config.out)
+        return Vectors(folder_of_vectors, source, config.out, config.by)
+    return TextShards(source, config.embedding, config.out, config.by)
 
 
 def _check_same_width(queries: int, corpus: int) -> None:

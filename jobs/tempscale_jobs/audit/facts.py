@@ -51,6 +51,11 @@ def _of_model(scope: Embedded) -> dict[str, Any]:
         entries["documents_equal"] = equal_documents(texts.documents)
     elif run.storage.exists(source_order.result_name(model)):
         entries["source_order"] = run.storage.read_json(source_order.result_name(model))
+    if texts.groupings:
+        entries["by"] = {
+            grouping.by: {"groups": len(grouping.digests), "joined": grouping.joined, "names": list(grouping.joined_names)}
+            for grouping in texts.groupings
+        }
     moved = {t.canonical: cosine.recorded_rounding(run, model, t) for t in run.temperatures}
     if any(moved.values()):
         entries["cosine_rounding"] = moved

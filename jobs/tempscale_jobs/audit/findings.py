@@ -18,8 +18,8 @@ Row = dict[str, Any]
 Tables = dict[str, pl.DataFrame]
 CHANGES = ("collapse_gap", "prefix_gap", "cosine_mean", "socm_mean")
 """The figures whose change under another temperature is a finding."""
-READ = ("collapse_summary", "temperature_effect", "exposure", "what_if")
-"""The tables from which findings are decided; the last is only there if variants were asked for."""
+READ = ("collapse_summary", "temperature_effect", "exposure", "what_if", "group_exposure")
+"""The tables from which findings are decided; the last two are only there if variants, or groups, were asked for."""
 _LEAST_EXPOSURE = 0.01
 """What a length that is never returned counts as, which has no logarithm."""
 _OVERSHOT = 1 / 3
@@ -27,6 +27,7 @@ _NOT_SHOWN = {
     "collapse_gap": "that length is the cause: texts of other lengths are other texts",
     "prefix_gap": "anything outside these lengths; longer prefixes also say more",
     "exposure": "that these texts are wrong results",
+    "stays": "that the groups are the cause: texts of one group may be about the same things",
     "change": "that search becomes better or worse",
 }
 
@@ -34,6 +35,16 @@ _NOT_SHOWN = {
 def exposed(interval: int, asked_by: str) -> str:
     """The name of the finding on the share of search results that a length takes."""
     return f"exposure from {interval} tokens, asked by {asked_by}"
+
+
+def exposed_group(row: Row) -> str:
+    """The name of the finding on the share of search results that a group takes, from its row of group_exposure."""
+    return f"exposure of {row['by']}={row['group']}, asked by {row['asked_by']}"
+
+
+def staying_group(row: Row) -> str:
+    """The name of the finding on the share of a group's results that are texts of the group."""
+    return f"results that stay in {row['by']}={row['group']}, asked by {row['asked_by']}"
 
 
 def decide(tables: Tables, edges: Sequence[int]) -> Findings:
@@ -58,6 +69,8 @@ def _of_row(row: Row, tables: Tables, edges: Sequence[int]) -> Iterator[Finding]
         yield _measured(row, name, texts)
     for asked_by in ("corpus", "queries"):
         yield from _exposures(row, tables, asked_by)
+    if "group_exposure" in tables:
+        yield from _groups(row, tables["group_exposure"])
     if "what_if" in tables:
         yield from _variants(row, tables["what_if"])
     for effect in of_row(tables["temperature_effect"], row).to_dicts():
@@ -115,6 +128,26 @@ def _exposures(row: Row, tables: Tables, asked_by: str) -> Iterator[Finding]:
         yield finding(row, name, state(r["exposure"], error, 1.0, z), r["exposure"], error, **grounds)
 
 
+def _groups(row: Row, table: pl.DataFrame) -> Iterator[Finding]:
+    """Whether each group takes more than its share of the results, or less, and keeps more of its own, or fewer."""
+    rows = most_neighbours(of_row(table, row))
+    for part in rows.partition_by("by", "asked_by", maintain_order=True):
+        of_part = part.to_dicts()
+        tested = [r for r in of_part if r["texts"] >= TEXTS_FOR_AN_INTERVAL and r["exposure_se_superpopulation"]]
+        staying = [r for r in of_part if r["stays_se"]]
+        for r in of_part:
+            nearest = f"the {count(r['k'], 'nearest text')} of each"
+            error = r["exposure_se_superpopulation"] if r in tested else None
+            basis = f"{nearest}, of {count(len(tested), 'group')} tested together"
+            grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN["exposure"]}
+            known = state(r["exposure"], error, 1.0, together(len(tested)))
+            yield finding(row, exposed_group(r), known, r["exposure"], error, **grounds)
+            basis = f"{nearest} of this group, of {count(len(staying), 'group')} tested together"
+            grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN["stays"]}
+            known = state(r["stays"], r["stays_se"], r["stays_expected"] or 0.0, together(len(staying)))
+            yield finding(row, staying_group(r), known, r["stays"], r["stays_se"], **grounds)
+
+
 def by_correction(before: float, after: float, errors: tuple[float | None, float | None], z: float = Z_95) -> str:
     """What a correction does to an exposure whose fair value is 1, beyond z standard errors of before and after.
 
@@ -139,10 +172,14 @@ def together(tests: int) -> float:
     return NormalDist().inv_cdf(1 - 0.025 / max(1, tests))
 
 
+def most_neighbours(table: pl.DataFrame) -> pl.DataFrame:
+    """The rows among the most neighbours."""
+    return table.filter(pl.col("k") == pl.col("k").max())
+
+
 def exposures(tables: Tables, row: Row, asked_by: str) -> list[Row]:
     """The rows of exposure among the most neighbours, by those who ask."""
-    found = of_row(tables["exposure"], row)
-    rows: list[Row] = found.filter((pl.col("k") == pl.col("k").max()) & (pl.col("asked_by") == asked_by)).to_dicts()
+    rows: list[Row] = most_neighbours(of_row(tables["exposure"], row)).filter(asked_by=asked_by).to_dicts()
     return rows
 
 

@@ -20,12 +20,11 @@ from tempscale.collapse.tiles import block_size, panel_size
 from tempscale.correction.variant_names import chunks_of
 from tempscale.stats.enough import GROUPS_FOR_AN_ERROR
 from tempscale.stats.groups import TEXTS_OF_A_GROUP
+from tempscale_jobs.audit.checks import contents_of
 from tempscale_jobs.config.audit import SOCM_GROUPS, Analysis, AuditConfig
 from tempscale_jobs.config.sections import Encoding
 from tempscale_jobs.config.verify import OneModel, VerifyConfig
 from tempscale_jobs.corpus.preview import preview
-from tempscale_jobs.corpus.shards import TextShards
-from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.screen import Screen
 from tempscale_jobs.runs import folder, places
@@ -115,7 +114,7 @@ def plan(config: AuditConfig) -> Plan:
     # The workers of a run have one thread each. Processor time is measured, so that other programs do not count.
     with threadpool_limits(1):
         if config.corpus.embedding_column is not None:
-            sample = preview(Vectors("", config.corpus, config.out), _LOOKED_AT, config.seed, config.out)
+            sample = preview(contents_of(config, config.corpus, ""), _LOOKED_AT, config.seed, config.out)
             if not sample.items:
                 raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable embedding")
             width = len(sample.items[0].embedding)
@@ -124,7 +123,7 @@ def plan(config: AuditConfig) -> Plan:
             verified = None if config.verification is None else _verified(config.verification)
             return replace(estimated(config, sample.usable, rates, cores, verified), left_out=sample.left_out)
         models = folder.find_models(config)
-        sample = preview(TextShards(config.corpus, config.embedding, config.out), _LOOKED_AT, config.seed, config.out)
+        sample = preview(contents_of(config, config.corpus, ""), _LOOKED_AT, config.seed, config.out)
         if not sample.items:
             raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable text")
         texts = [item.text for item in sample.items]

@@ -34,6 +34,7 @@ from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import (
     budget,
+    by_group,
     cosine,
     cut_texts,
     dealing,
@@ -215,6 +216,8 @@ def _measure_all_pairs(scope: Embedded) -> None:
     queries = None if scope.config.queries is None else scope.run.below("queries")
     for temperature in scope.run.temperatures if scope.analysis.compares else ():
         exposure.expose(scope, temperature, queries)
+    for temperature in scope.run.temperatures:
+        by_group.measure(scope, temperature)
     what_if.measure(scope, queries)
     source_order.look(scope)
 
@@ -298,7 +301,7 @@ def open_source(config: AuditConfig, run: Run, source: Corpus, stage: Stage | No
 
 def _in_order(scope: Scope) -> Layout:
     """The texts in canonical order."""
-    order = Order(tuple(scope.analysis.intervals), scope.config.seed, scope.index.usable)
+    order = Order(tuple(scope.analysis.intervals), scope.config.seed, scope.index.usable, tuple(scope.config.by))
     return layout(scope.run, scope.cluster, scope.model, order)
 
 
@@ -320,7 +323,8 @@ def needed_of_tiles(scope: Embedded, temperature: Temperature) -> Needed:
     near = analysis.compares and not exposure.is_done(run, model, temperature)
     search = analysis.socm_top_over == "corpus" and not worst.is_done(run, model, temperature)
     changed = bool(analysis.what_if) and not what_if.is_done(scope)
-    return Needed(blocks=near or search or changed, near=near)
+    groups = bool(scope.config.by) and not by_group.is_done(run, model, temperature)
+    return Needed(blocks=near or search or changed or groups, near=near)
 
 
 def _write_report(run: Run, record: dict[str, Any]) -> None:

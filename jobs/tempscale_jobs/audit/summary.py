@@ -26,11 +26,20 @@ from tempscale_jobs.report.text import Edges
 from tempscale_jobs.runs.folder import CALIBRATION, Model, Run, all_means_by_text, means_by_text
 from tempscale_jobs.steps import calibration
 from tempscale_jobs.steps.blocks import COSINE
-from tempscale_jobs.steps.exposure import largest, ranked
 from tempscale_jobs.steps.groups import REPLICATES
 from tempscale_jobs.steps.layout import Layout
 from tempscale_jobs.steps.scope import Embedded
-from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT, WHAT_IF
+from tempscale_jobs.steps.slots import largest, ranked
+from tempscale_jobs.tables.audit import (
+    COLLAPSE_SUMMARY,
+    COLLAPSED_TEXTS,
+    EXCERPTS,
+    GROUP_COSINE,
+    GROUP_EXPOSURE,
+    TABLES,
+    TEMPERATURE_EFFECT,
+    WHAT_IF,
+)
 from tempscale_jobs.tables.columns import Table, finite
 from tempscale_jobs.verify.stage import Verified
 
@@ -40,6 +49,7 @@ _STEPS = {
     "length_collapse": "cosine", "cosine_histogram": "cosine", "exposure": "exposure", "exposure_corrected": "exposure",
     "near_duplicates": "exposure", "collapsed_texts": "exposure", "prefix_probe": "probe", "socm": "socm",
     "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top", "what_if": "what_if",
+    "group_exposure": "exposure", "group_cosine": "by_group",
 }  # fmt: skip
 
 
@@ -56,7 +66,8 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     """The tables by name, from what the steps so far have measured."""
     run, config, index = audited[0].run, audited[0].config, audited[0].index
     models = [scope.model for scope in audited]
-    collected = [table for table in TABLES if table.name in _STEPS and (table is not WHAT_IF or config.analysis.what_if)]
+    requested = {WHAT_IF.name: config.analysis.what_if, GROUP_EXPOSURE.name: config.by, GROUP_COSINE.name: config.by}
+    collected = [table for table in TABLES if table.name in _STEPS and requested.get(table.name, True)]
     tables = {table.name: _collected(run, models, table, config.analysis) for table in collected}
     summaries, effects = [], []
     for scope in audited:

@@ -16,6 +16,7 @@ from tempscale_jobs.config.option import Option
 from tempscale_jobs.config.sections import (
     Alpha,
     Beta,
+    By,
     CachedExecution,
     Corpus,
     Encoding,
@@ -193,6 +194,11 @@ class AuditConfig(Command):
         True, description="Whether excerpts of the worst pairs' texts may be in tables and report."
     )
     corpus: Corpus = Field(default_factory=lambda: Corpus.model_validate({}), description="Which texts.")
+    by: By = Field(
+        [],
+        description="Columns whose values are groups, such as language, source or tenant: whether a group fills the results "
+        "of searches, and whether it attracts itself. Groups of fewer than 30 texts are joined into one.",
+    )
     queries: Queries | None = Field(None, description="Texts that search the corpus, for its exposure; keys as corpus.")
     embedding: Embedding = Field(
         default_factory=lambda: Embedding.model_validate({}), description="Models and temperatures."
@@ -282,6 +288,12 @@ class AuditConfig(Command):
         return self
 
     @model_validator(mode="after")
+    def _rows_by_length(self) -> AuditConfig:
+        if self.analysis.what_if and "length" in self.by:
+            raise ValueError("what_if has rows by 'length' already; rename that column of --by, or leave out one of the two")
+        return self
+
+    @model_validator(mode="after")
     def _exact_bounds(self) -> AuditConfig:
         coarse = self.embedding.precision != "float32" and self.execution.cache is not None
         if coarse and self.analysis.socm_top_over == "corpus":
@@ -313,11 +325,13 @@ class AuditConfig(Command):
     @override
     def identity(self) -> dict[str, Any]:
         """See `Command.identity`. A run has the identity that it had before there were quick ones and verified ones, and
-        before `what_if`.
+        before `what_if` and `by`.
 
         The models of [verify] count by their files.
         """
-        identity = {name: value for name, value in super().identity().items() if name not in ("quick", "verify") or value}
+        identity = {
+            name: value for name, value in super().identity().items() if name not in ("quick", "verify", "by") or value
+        }
         if not self.analysis.what_if:
             identity["analysis"].pop("what_if")
         for name in ("model", "candidates"):

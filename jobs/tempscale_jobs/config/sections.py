@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from tempscale.model.budgets import GPU_BUDGET, GPU_NUMBERS, TOKEN_BUDGET
 from tempscale.model.settings import Prompts
@@ -67,6 +67,16 @@ MaxRejected = Annotated[
         description="Largest share of the rows that may be rejected; if more are, the run ends with exit code 2.",
     ),
 ]  # fmt: skip
+
+
+def _distinct_columns(columns: list[str]) -> list[str]:
+    if len(set(columns)) < len(columns):
+        raise ValueError("--by names a column twice; give each once")
+    return columns
+
+
+By = Annotated[list[str], Option("--by", "Texts", "COLUMN"), AfterValidator(_distinct_columns)]
+"""Columns whose values are groups of texts."""
 
 
 class Corpus(Strict):

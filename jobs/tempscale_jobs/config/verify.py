@@ -10,7 +10,7 @@ from tempscale.model.settings import Prompts
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.given import read_sample
 from tempscale_jobs.config.option import Option, ReadBy
-from tempscale_jobs.config.sections import Corpus, Execution, LongTexts, Models, RunFolder, Seed, Temperatures
+from tempscale_jobs.config.sections import By, Corpus, Execution, LongTexts, Models, RunFolder, Seed, Temperatures
 from tempscale_jobs.config.strict import Strict
 from tempscale_jobs.errors import UsageError
 
@@ -31,12 +31,6 @@ def _checked_sample(size: int | str) -> int | str:
     return size
 
 
-def _distinct(columns: list[str]) -> list[str]:
-    if len(set(columns)) < len(columns):
-        raise ValueError("--by names a column twice; give each once")
-    return columns
-
-
 Sample = Annotated[
     int | Literal["all"],
     Option("--sample", "Texts", "N|all", kind=str),
@@ -44,10 +38,8 @@ Sample = Annotated[
     AfterValidator(_checked_sample),
     Field(description="Rows to embed again and compare, drawn by their ids in proportion to lengths and groups; or all."),
 ]
-By = Annotated[
-    list[str],
-    Option("--by", "Texts", "COLUMN"),
-    AfterValidator(_distinct),
+Groups = Annotated[
+    By,
     Field(description="Columns whose values are groups, such as source, date or tenant, each with its share of wrong rows."),
 ]
 Computed = Annotated[
@@ -150,7 +142,7 @@ class VerifyConfig(Command):
         None, min_length=1, description="The texts, where they are in another table; both tables then need ids."
     )
     sample: Sample = SAMPLE
-    by: By = Field([])
+    by: Groups = Field([])
     embedding: OneModel = Field(default_factory=lambda: OneModel.model_validate({}), description="Which model.")
     computed: Computed = "float32"
     candidates: Candidates = Field([])
@@ -195,7 +187,7 @@ class OfAudit(Strict):
     max_length: int | Literal["limit"] | None = Field(None, description="Its window, as in [embedding].")
     prompts: Prompts = Field("default", description="Its prompts, as in [embedding].")
     sample: Sample = SAMPLE
-    by: By = Field([])
+    by: Groups = Field([])
     computed: Computed = "float32"
     candidates: Candidates = Field([])
     earlier: EarlierRun = None

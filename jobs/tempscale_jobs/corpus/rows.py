@@ -15,9 +15,11 @@ from numbers import Integral, Real
 from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
+import numpy as np
+
 from tempscale.stats.sample import keyed_hash
-from tempscale_jobs.corpus.readers import SixteenBytes, utf8_or_bytes
-from tempscale_jobs.corpus.sources import Row, Source
+from tempscale_jobs.corpus.readers import SixteenBytes, Unreadable, utf8_or_bytes
+from tempscale_jobs.corpus.sources import NO_COLUMN, Row, Source
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.report.text import share as percent
 from tempscale_jobs.runs.folder import numbered_in
@@ -31,6 +33,8 @@ REPEATED = "the id appeared before"
 ID_BYTES = 12
 _NO_DIGEST = bytes(ID_BYTES)
 """The digest of no id, with probability 1 − 2⁻⁹⁶."""
+NO_GROUP = "(none)"
+"""The group of the texts whose value is null or empty."""
 REJECTED_ROWS = 10_000
 _EXACT_FLOATS = 2**53
 _DIGITS = 80
@@ -54,6 +58,8 @@ class Usable(NamedTuple):
     content: Any
     document: int | None
     """A digest of the name of its document, if it has one."""
+    groups: tuple[str | None, ...]
+    """Its values of the columns whose values are groups; None where its source lacks one."""
     place: str
     digest: bytes
     """The digest of its id or, without an id, of its content: see `is_of_content`."""
@@ -181,7 +187,8 @@ def usable(
         text_id, reason = identifier(row)
         value, problem = content(row.text)
         document, unnamed = named_document(row.document)
-        reason = row.problem or reason or problem or unnamed
+        nested = next(filter(None, (not_a_group(*item) for item in row.groups.items())), None)
+        reason = row.problem or reason or problem or unnamed or nested
         digest, new = b"", True
         if reason is None:
             digest = digest_of_content(value) if row.id is None else digest_of_id(text_id or "")
@@ -196,7 +203,9 @@ def usable(
         assert text_id is not None
         counts.usable += 1
         counts.unnamed += row.id is None
-        yield Usable(text_id, value, None if document is None else digest_of(document), row.place, digest, not new)
+        groups = tuple(None if group is NO_COLUMN else group_of(group) or NO_GROUP for group in row.groups.values())
+        of_document = None if document is None else digest_of(document)
+        yield Usable(text_id, value, of_document, groups, row.place, digest, not new)
     if rejects is not None:
         rejects.flush()
 
@@ -315,6 +324,32 @@ def named_document(value: Any) -> tuple[str | None, str | None]:
 def digest_of(document: str) -> int:
     """The first eight bytes of a digest of a document's name."""
     return int.from_bytes(hashlib.blake2b(document.encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def group_of(value: Any) -> str | None:
+    """The value of a column of groups as text; None without one."""
+    value = utf8_or_bytes(value)
+    if value is None or value != value:
+        return None
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def not_a_group(column: str, value: Any) -> str | None:
+    """The reason why a value of a column names no group: it is nested, or no text that can be written."""
+    named = f"the value of '{column}', named by --by,"
+    if isinstance(value, Unreadable):
+        return f"{named} cannot be read"
+    if isinstance(value, (Mapping, list, tuple, np.ndarray)):
+        return f"{named} is no text or number but {type(value).__name__}"
+    return f"{named} is not valid UTF-8" if isinstance(value, str) and not _is_utf8(value) else None
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeError:
+        return False
+    return True
 
 
 def own_document(text_id: str) -> int:

@@ -19,12 +19,11 @@ from tempscale_jobs.corpus.rows import Counts, Rejects, own_document, usable, us
 from tempscale_jobs.corpus.units import Unit, records
 from tempscale_jobs.runs.folder import numbered_in
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.tables.audit import SHARDS
+from tempscale_jobs.tables.audit import SHARDS, with_groups
 
 _SHORTEST_SHARD_SHARE = 16
 _FIRST_SHARD_FRACTION, _GROWTH_FRACTION = 8, 16
 """A corpus begins with shards of 1/8 of the full size at most, and of 1/16 of all texts before."""
-_READ = ["text_id", "text", "cut", "document"]
 
 
 class Text(NamedTuple):
@@ -35,6 +34,8 @@ class Text(NamedTuple):
     cut: bool
     document: int | None
     """A digest of the name of its document, if it has one."""
+    groups: Sequence[str | None] = ()
+    """Its values of the columns whose values are groups."""
     source_row: int | None = None
     """Its place in the source, if its shard has only some of the source's texts."""
     place: str = ""
@@ -60,13 +61,15 @@ class TextShards:
 
     folder, what = "shards", "text"
 
-    def __init__(self, corpus: Corpus, sizes: Embedding, run_folder: str) -> None:
-        self.corpus, self._sizes, self._run_folder = corpus, sizes, run_folder
+    def __init__(self, corpus: Corpus, sizes: Embedding, run_folder: str, by: Sequence[str] = ()) -> None:
+        self.corpus, self._sizes, self._run_folder, self._by = corpus, sizes, run_folder, by
+        self.read = ["text_id", "text", "cut", "document", *(["groups"] if by else [])]
+        """The columns of a shard that `items_of` reads."""
 
     @property
     def columns(self) -> Columns:
         """The columns that are read."""
-        return sources.columns_of(self.corpus)
+        return sources.columns_of(self.corpus, by=self._by)
 
     width: int | None = None
     """Texts have no dimensions."""
@@ -82,10 +85,10 @@ class TextShards:
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None) -> Iterator[Text]:
         """The usable texts of a unit, cut to the configured length."""
         longest = self.corpus.max_characters
-        rows = sources.rows_of(self.corpus, records(self.corpus, unit, self.columns, self._run_folder))
+        rows = sources.rows_of(self.corpus, records(self.corpus, unit, self.columns, self._run_folder), self._by)
         for row in usable(rows, unit.limit, counts, rejects, usable_text):
             text, cut = row.content[:longest], len(row.content) > longest
-            yield Text(row.text_id, text, cut, row.document, None, row.place, row.digest, row.copy)
+            yield Text(row.text_id, text, cut, row.document, row.groups, None, row.place, row.digest, row.copy)
 
     def grouped(self, items: Iterable[Text], begins: bool = False) -> Iterator[list[Text]]:
         """Consecutive texts in shards, limited in texts and characters; a corpus `begins` with smaller ones."""
@@ -111,11 +114,13 @@ class TextShards:
         }
         columns |= {"cut": [t.cut for t in items], "document": pa.array([t.document for t in items], pa.int64())}
         columns |= {"source_row": pa.array([t.source_row for t in items], pa.int64())}
-        return SHARDS.build(columns)
+        if not self._by:
+            return SHARDS.build(columns)
+        return with_groups(SHARDS).build(columns | {"groups": [t.groups for t in items]})
 
     def items_of(self, table: pa.Table) -> Iterator[Text]:
         """The texts of a shard."""
-        return (Text(*row) for row in zip(*(column.to_pylist() for column in table.select(_READ).columns), strict=True))
+        return (Text(*row) for row in zip(*(column.to_pylist() for column in table.select(self.read).columns), strict=True))
 
     def characters(self, items: Sequence[Text]) -> int:
         """The characters of all these texts."""
@@ -134,7 +139,9 @@ def rewritten(
     chosen = (
         text._replace(source_row=source_row(number, row))
         for number, (name, indices) in enumerate(rows.items(), first)
-        for row, text in zip(indices.tolist(), contents.items_of(storage.read_table(name, _READ).take(indices)), strict=True)
+        for row, text in zip(
+            indices.tolist(), contents.items_of(storage.read_table(name, contents.read).take(indices)), strict=True
+        )
     )
     written = []
     for number, texts in enumerate(contents.grouped(chosen)):

@@ -17,7 +17,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from tempscale.optional import missing, needs
-from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.config.sections import Corpus, Queries
 from tempscale_jobs.corpus import folders, hub, lakes, states, stores
 from tempscale_jobs.corpus.folders import Listing
 from tempscale_jobs.corpus.readers import (
@@ -38,6 +38,8 @@ _NAMED = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _DOCUMENTED = (ast.Module, *_NAMED)
 _MODULE = "module"
 """The column of docstrings that names their module, which is their document."""
+NO_COLUMN = object()
+"""The value of a column that a source lacks."""
 IDS = ("id", "_id")
 """The columns of ids unless one is named: the first that a row has. BEIR, MongoDB and Elasticsearch write `_id`."""
 
@@ -61,6 +63,8 @@ class Row(NamedTuple):
     problem: str | None = None
     document: Any = None
     """The document that the text is a part of."""
+    groups: Mapping[str, Any] = MappingProxyType({})
+    """Its values of the columns whose values are groups; `NO_COLUMN` where a source of queries lacks one."""
 
 
 def rows(corpus: Corpus, run_folder: str | None = None) -> Iterator[Row]:
@@ -77,10 +81,24 @@ def rows_with(
         yield _row(corpus, record), record.values
 
 
-def columns_of(corpus: Corpus, further: Mapping[str, str | None] = MappingProxyType({})) -> Columns:
-    """The columns of a corpus of texts, and the `further` ones."""
+def columns_of(corpus: Corpus, further: Mapping[str, str | None] = MappingProxyType({}), by: Sequence[str] = ()) -> Columns:
+    """The columns of a corpus of texts, the `further` ones, and those whose values are groups."""
     named, optional = id_columns(corpus)
-    return Columns({corpus.text_column: "--text-column", **further}, named | document_columns(corpus), optional)
+    columns = Columns({corpus.text_column: "--text-column", **further}, named | document_columns(corpus), optional)
+    return with_groups(corpus, columns, by)
+
+
+def with_groups(corpus: Corpus, columns: Columns, by: Sequence[str]) -> Columns:
+    """The columns, and those whose values are groups, which queries may lack."""
+    of_groups: dict[str, str | None] = dict.fromkeys(by, "--by")
+    if isinstance(corpus, Queries):
+        return columns._replace(optional=of_groups | columns.optional)
+    return columns._replace(ids=of_groups | columns.ids)
+
+
+def groups_in(corpus: Corpus, values: Mapping[str, Any], by: Sequence[str]) -> dict[str, Any]:
+    """The values of the columns whose values are groups."""
+    return {name: values.get(name, NO_COLUMN if isinstance(corpus, Queries) else None) for name in by}
 
 
 def id_columns(corpus: Corpus) -> tuple[dict[str, str | None], dict[str, str | None]]:
@@ -94,9 +112,9 @@ def id_in(values: Mapping[str, Any], column: str | None = None) -> Any:
     return next((values[name] for name in ((column,) if column else IDS) if name in values), None)
 
 
-def rows_of(corpus: Corpus, records: Iterable[Record]) -> Iterator[Row]:
-    """The rows of a corpus of texts from its records."""
-    return (_row(corpus, record) for record in records)
+def rows_of(corpus: Corpus, records: Iterable[Record], by: Sequence[str] = ()) -> Iterator[Row]:
+    """The rows of a corpus of texts from its records, with the values of the columns `by`."""
+    return (_row(corpus, record)._replace(groups=groups_in(corpus, record.values, by)) for record in records)
 
 
 def _row(corpus: Corpus, record: Record) -> Row:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tempscale_jobs.config.sections import Corpus
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.readers import Columns, Record, utf8_or_bytes
-from tempscale_jobs.corpus.rows import Counts, Rejects, usable, usable_text
+from tempscale_jobs.corpus.rows import Counts, Rejects, group_of, usable, usable_text
 from tempscale_jobs.corpus.sources import Row
 from tempscale_jobs.corpus.units import Unit, records
 from tempscale_jobs.corpus.vectors import numbers
@@ -97,7 +97,7 @@ class StoredVectors:
             vector, _, text, (above, below), record = row.content
             values = record.values
             title = None if self._read.title is None else usable_text(values.get(self._read.title))[0]
-            groups = [_group(values.get(name)) for name in self._read.by]
+            groups = [group_of(values.get(name)) for name in self._read.by]
             yield StoredRow(row.text_id, text, vector, title, above, below, groups, row.place, row.digest, row.copy)
 
     def _rows(self, rows: Iterable[Record]) -> Iterator[Row]:
@@ -163,11 +163,3 @@ def rows_of(table: pa.Table) -> list[StoredRow]:
     return [
         StoredRow(**row | {"vector": np.array(row["vector"], dtype=np.float64)}) for row in table.select(KEPT).to_pylist()
     ]
-
-
-def _group(value: Any) -> str | None:
-    """The value of a group's column as text; None without one."""
-    value = utf8_or_bytes(value)
-    if value is None or value != value:
-        return None
-    return value.hex() if isinstance(value, bytes) else str(value)

@@ -35,6 +35,8 @@ class Vector(NamedTuple):
     embedding: np.ndarray
     length: int
     document: int | None
+    groups: Sequence[str | None] = ()
+    """Its values of the columns whose values are groups."""
     place: str = ""
     digest: bytes = b""
     copy: bool = False
@@ -46,21 +48,22 @@ class Vectors:
 
     what = "embedding"
 
-    def __init__(self, folder: str, corpus: Corpus, run_folder: str) -> None:
-        self.corpus, self.folder, self._run_folder = corpus, folder, run_folder
+    def __init__(self, folder: str, corpus: Corpus, run_folder: str, by: Sequence[str] = ()) -> None:
+        self.corpus, self.folder, self._run_folder, self._by = corpus, folder, run_folder, by
         self.width: int | None = None
         """The dimensions by which rows are read; None: those of the first row."""
 
     @property
     def columns(self) -> Columns:
         """The columns that are read."""
-        return columns_of(self.corpus)
+        return columns_of(self.corpus, self._by)
 
     def begin(self, width: int | None) -> int | None:
         """Read by these dimensions, or by those of the source's first usable embedding; return them."""
         if width is None:
             counts, reader = Counts(), Reader(self.corpus)
-            usable_rows = usable(rows(self.corpus, self._run_folder), self.corpus.limit, counts, None, reader)
+            source_rows = rows(self.corpus, self._run_folder, self._by)
+            usable_rows = usable(source_rows, self.corpus.limit, counts, None, reader)
             if next(usable_rows, None) is None:
                 self.agrees(reader.widths.items())  # Raises if a mistake in the options is the reason.
             width = reader.width
@@ -83,11 +86,11 @@ class Vectors:
 
     def items(self, unit: Unit, counts: Counts, rejects: Rejects | None) -> Iterator[Vector]:
         """The usable embeddings of a unit."""
-        source_rows = (_row(self.corpus, record) for record in records(self.corpus, unit, self.columns, self._run_folder))
+        source_rows = _rows(self.corpus, records(self.corpus, unit, self.columns, self._run_folder), self._by)
         reader = Reader(self.corpus, self.width)
         for item in usable(source_rows, unit.limit, counts, rejects, reader):
             embedding, length = item.content
-            yield Vector(item.text_id, embedding, length, item.document, item.place, item.digest, item.copy)
+            yield Vector(item.text_id, embedding, length, item.document, item.groups, item.place, item.digest, item.copy)
         counts.widths.update(reader.widths)
 
     def grouped(self, items: Iterable[Vector], begins: bool = False) -> Iterator[list[Vector]]:
@@ -99,8 +102,10 @@ class Vectors:
         """The table of a part of texts/."""
         matrix = np.stack([item.embedding for item in items])
         nothing = pa.nulls(len(items), pa.float32())
-        return texts(matrix.shape[1]).build(
-            {
+        groups = {"groups": [item.groups for item in items]} if self._by else {}
+        return texts(matrix.shape[1], bool(groups)).build(
+            groups
+            | {
                 "text_id": [item.text_id for item in items],
                 "content_sha": [hashlib.sha256(row.tobytes()).hexdigest() for row in matrix],
                 "document": pa.array([item.document for item in items], pa.int64()),
@@ -117,7 +122,8 @@ class Vectors:
     def items_of(self, table: pa.Table) -> Iterator[Vector]:
         """The embeddings of a part."""
         ids, lengths, documents = (table.column(name).to_pylist() for name in ("text_id", "tokens", "document"))
-        return map(Vector, ids, parts.matrix(table, "embedding"), lengths, documents)
+        groups = table.column("groups").to_pylist() if self._by else [()] * len(ids)
+        return map(Vector, ids, parts.matrix(table, "embedding"), lengths, documents, groups)
 
     def characters(self, items: Sequence[Vector]) -> int:
         """Zero: they are not embedded."""
@@ -217,13 +223,13 @@ def unit_rows(rows: np.ndarray) -> tuple[np.ndarray, dict[int, str]]:
         return scaled / np.linalg.norm(scaled, axis=1)[:, None], problems
 
 
-def rows(settings: Corpus, run_folder: str | None = None) -> Iterator[Row]:
+def rows(settings: Corpus, run_folder: str | None = None, by: Sequence[str] = ()) -> Iterator[Row]:
     """The rows of a source of embeddings; their `text` is (embedding, length, text)."""
-    return (_row(settings, record) for record in sources.records(settings, columns_of(settings), run_folder))
+    return _rows(settings, sources.records(settings, columns_of(settings, by), run_folder), by)
 
 
-def columns_of(settings: Corpus) -> Columns:
-    """The columns of a source of embeddings."""
+def columns_of(settings: Corpus, by: Sequence[str] = ()) -> Columns:
+    """The columns of a source of embeddings, and those whose values are groups."""
     assert settings.embedding_column is not None
     named, optional = sources.id_columns(settings)
     of_queries = isinstance(settings, Queries)
@@ -235,10 +241,12 @@ def columns_of(settings: Corpus) -> Columns:
         optional = optional | {settings.text_column: None}
     else:
         required[settings.text_column] = "--text-column, or the lengths with --length-column"
-    return Columns(required, named | sources.document_columns(settings), optional)
+    return sources.with_groups(settings, Columns(required, named | sources.document_columns(settings), optional), by)
 
 
-def _row(settings: Corpus, record: Record) -> Row:
-    values, names = record.values, (settings.embedding_column or "", settings.length_column or "", settings.text_column)
-    text_id = sources.id_in(values, settings.id_column)
-    return Row(record.place, text_id, tuple(map(values.get, names)), record.problem, sources.document_in(settings, values))
+def _rows(settings: Corpus, found: Iterable[Record], by: Sequence[str]) -> Iterator[Row]:
+    names = settings.embedding_column or "", settings.length_column or "", settings.text_column
+    for place, values, problem in found:
+        text_id, cells = sources.id_in(values, settings.id_column), tuple(map(values.get, names))
+        document, groups = sources.document_in(settings, values), sources.groups_in(settings, values, by)
+        yield Row(place, text_id, cells, problem, document, groups)

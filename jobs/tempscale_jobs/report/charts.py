@@ -130,6 +130,17 @@ def about_zero(rows: Sequence[Point], title: str, colours: alt.Color, series: Se
     """Changes with their 95 % intervals, one row per name; each of `series` has its own place in the row."""
     if not rows:
         return None
+    return Drawing(_bars(rows, title, colours, series, 0), figures_of(rows, title))
+
+
+def about_one(rows: Sequence[Point], title: str) -> alt.Chart | None:
+    """Ratios with their 95 % intervals, one row per name; each series has its own place in the row."""
+    series = list(dict.fromkeys(row["series"] for row in rows))
+    return _bars(rows, title, colour(series), series, 1) if rows else None
+
+
+def _bars(rows: Sequence[Point], title: str, colours: alt.Color, series: Sequence[str], expected: float) -> alt.Chart:
+    """Values with their 95 % intervals about an expected one."""
     names = list(dict.fromkeys(row["x"] for row in rows))
     y: dict[str, Any] = {"y": alt.Y("x:N", sort=names, title=None, axis=alt.Axis(labelLimit=160))}
     if series:
@@ -140,8 +151,7 @@ def about_zero(rows: Sequence[Point], title: str, colours: alt.Color, series: Se
         x=alt.X("value:Q", title=title), tooltip=["x:N", "series:N", *_ESTIMATE]
     )
     height = max(100, 15 * len(rows) + 20 * len(names))
-    chart = alt.layer(rule_at(0, "x"), *bars, points).properties(width="container", height=height)
-    return Drawing(chart, figures_of(rows, title))
+    return alt.layer(rule_at(expected, "x"), *bars, points).properties(width="container", height=height)
 
 
 def side_by_side(panels: Mapping[str, Drawing | None], size: tuple[int, int] = (_PANEL, 260)) -> Drawing | None:

@@ -37,7 +37,7 @@ from tempscale_jobs.workers.dispatch import results
 BUCKETS = 256
 KEY = "key.json"
 _FORMAT = 1
-_OF_THE_RUN = ("text_id", "document", "source_row")
+_OF_THE_RUN = ("text_id", "document", "source_row", "groups")
 """Columns of texts/ that a cache does not have: they depend on the corpus."""
 _TOLERANCE = 1e-3
 """The largest distance of an embedding's norm from 1, and between entries of one text: bfloat16 changes them by less."""
@@ -207,8 +207,9 @@ def add_parts(storage: Storage, parts: list[str], root: str, place: str) -> None
     rows: dict[int, list[int]] = {}
     for sha in sorted(first):
         rows.setdefault(bucket(sha), []).append(first[sha])
+    kept = [name for name in table.column_names if name not in _OF_THE_RUN]
     for number, chosen in rows.items():
-        write_bucket(Storage(root), place, number, table.drop_columns([*_OF_THE_RUN]).take(chosen))
+        write_bucket(Storage(root), place, number, table.select(kept).take(chosen))
 
 
 def write_bucket(store: Storage, place: str, number: int, table: pa.Table) -> str:

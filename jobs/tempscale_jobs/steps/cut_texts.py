@@ -45,7 +45,7 @@ def embedded(scope: Embedded, what: str) -> Embedded:
     """The chunks of one variant, once they are embedded."""
     run = _run_of(scope, what)
     index = _index(run.storage)
-    order = Order(scope.texts.edges, scope.texts.seed, index.usable)
+    order = Order(scope.texts.edges, scope.texts.seed, index.usable, tuple(scope.config.by))
     return replace(scope, run=run, index=index, texts=layout(run, scope.cluster, scope.model, order))
 
 
@@ -96,7 +96,7 @@ def _cut(scope: Embedded, run: Run, what: str, chunks: Chunks) -> Index:
     with scope.journal.stage(scope.named(f"cut into {what}"), scope.index.analysed, "texts") as stage:
         run.storage.write_json(BEGUN, scope.run.storage.read_object(BEGUN))  # As every folder with tiles has it.
         tokenising = Tokenising(model.name, model.max_length, scope.encoding.long, model.document_prompt, model.settings)
-        contents = TextShards(scope.source, scope.encoding, scope.config.out)
+        contents = TextShards(scope.source, scope.encoding, scope.config.out, scope.config.by)
         how = _Cutting(scope.run.storage, run.storage, contents, tokenising, chunks)
         every = [
             Piece(number, (how, shard.name, name), f"shard {number}", (name,), shard.texts)
@@ -125,7 +125,8 @@ def _cut_shard(how: _Cutting, name: str, target: str) -> None:
         document = own_document(text.text_id) if text.document is None else text.document
         cut = _chunks(splitter, text.text)
         chunks += [
-            Text(f"{text.text_id}#{k}", chunk, text.cut and k == len(cut) - 1, document) for k, chunk in enumerate(cut)
+            Text(f"{text.text_id}#{k}", chunk, text.cut and k == len(cut) - 1, document, text.groups)
+            for k, chunk in enumerate(cut)
         ]
     how.target.write_table(target, how.contents.table(chunks))
 

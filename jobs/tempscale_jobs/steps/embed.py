@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 NO_MEAN = "its token embeddings cancel: their mean is no larger than rounding errors and has no direction"
 NO_DIRECTION = "its embedding is zero and has no direction"
-_OF_THE_SHARD = ("text_id", "content_sha", "document", "source_row")
-"""Columns of texts/ that come from the shard."""
+_OF_THE_SHARD = ("text_id", "content_sha", "document", "source_row", "groups")
+"""Columns of texts/ that come from the shard; the last is only there with --by."""
 _ROUNDED = 1e-3
 """The largest distance of a unit embedding's norm from 1."""
 
@@ -118,7 +118,7 @@ def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
     tokens = actor.tokenizer(*how)(shard.column("text").to_pylist(), isolate=True)
     truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
     failed = pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string())
-    columns = {name: shard.column(name) for name in _OF_THE_SHARD}
+    columns = {name: shard.column(name) for name in _OF_THE_SHARD if name in shard.column_names}
     return pa.table(columns | {"ids": _lists(tokens), "truncated": pa.array(truncated), "failed": failed})
 
 
@@ -238,7 +238,8 @@ def _lost(
 def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
     rows = np.flatnonzero(finite)
     embeddings = out.embeddings.numpy()[rows]
-    columns = {name: work.column(name).take(rows) for name in (*_OF_THE_SHARD, "truncated")}
+    of_shard = [name for name in (*_OF_THE_SHARD, "truncated") if name in work.column_names]
+    columns = {name: work.column(name).take(rows) for name in of_shard}
     columns |= {name: column.numpy()[rows].astype(np.float32) for name, column in out.moments._asdict().items()}
     columns |= {"tokens": out.tokens.numpy()[rows].astype(np.int32), "embedding": parts.fixed_lists(embeddings)}
-    return texts(embeddings.shape[1]).build(columns)
+    return texts(embeddings.shape[1], "groups" in columns).build(columns)

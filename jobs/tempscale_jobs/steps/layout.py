@@ -22,6 +22,7 @@ from tempscale_jobs.corpus.rows import own_document
 from tempscale_jobs.corpus.shards import source_row
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.grouping import Grouping, digests
 from tempscale_jobs.tables import parts
 from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import results
@@ -62,6 +63,8 @@ class Layout:
     """A digest of the document of each text; None if no text has one."""
     source: np.ndarray | None = None
     """The shard and row of each text; None if part k of texts/ is of shard k."""
+    groupings: tuple[Grouping, ...] = ()
+    """The groups of the texts by each column of --by."""
 
     def __len__(self) -> int:
         return len(self.key)
@@ -154,21 +157,23 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Stored:
-    """Ids that are in texts/."""
+    """Ids, or the values of another column, that are in texts/."""
 
     storage: Storage
     names: list[str]
     stored: np.ndarray
     starts: np.ndarray
+    column: str = "text_id"
 
     def __getitem__(self, places: Any) -> np.ndarray:
         part, row = _parts_and_rows(self.stored[places], self.starts)
-        text_ids = np.empty(len(part), dtype=object)
+        cells = np.empty(len(part), dtype=object)
         used = np.unique(part).tolist()
-        for number, (ids,) in zip(used, self.storage.columns([self.names[k] for k in used], ["text_id"]), strict=True):
+        for number, (column,) in zip(used, self.storage.columns([self.names[k] for k in used], [self.column]), strict=True):
             here = np.flatnonzero(part == number)
-            text_ids[here] = np.array(ids.take(pa.array(row[here])).to_pylist(), dtype=object)
-        return text_ids
+            for place, cell in zip(here.tolist(), column.take(pa.array(row[here])).to_pylist(), strict=True):
+                cells[place] = cell
+        return cells
 
 
 def _parts_and_rows(stored: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -206,14 +211,23 @@ class Order(NamedTuple):
     seed: int
     corpus_texts: int = 0
     """Usable texts of the corpus."""
+    by: tuple[str, ...] = ()
+    """The columns of --by."""
+    groupings: tuple[Grouping, ...] = ()
+    """For queries: the groups of the corpus's texts."""
+
+
+def of_queries(texts: Layout) -> Order:
+    """The settings of the layout of queries of these texts."""
+    return Order(texts.edges, texts.seed, 0, tuple(grouping.by for grouping in texts.groupings), texts.groupings)
 
 
 def layout(run: Run, cluster: Cluster, model: Model, order: Order) -> Layout:
     """Sort the texts in the parts of the first temperature by length; tasks read the parts."""
-    edges, seed, corpus_texts = order
+    edges, seed = order.edges, order.seed
     names = run.storage.list(run.place("texts", model, run.temperatures[0]))
     groups = [names[k : k + PARTS_OF_A_TASK] for k in range(0, len(names), PARTS_OF_A_TASK)]
-    looks = of_each(cluster, _look, [(run.storage, group, seed) for group in groups])
+    looks = of_each(cluster, _look, [(run.storage, group, order._replace(groupings=())) for group in groups])
     starts = np.concatenate([[0], np.cumsum([count for look in looks for count in look.texts])])
     tokens = np.concatenate([look.tokens for look in looks])
     interval = interval_of(tokens, edges).astype(np.int16)
@@ -230,10 +244,16 @@ def layout(run: Run, cluster: Cluster, model: Model, order: Order) -> Layout:
         own = dict(zip(without, of_each(cluster, _own_documents, arguments), strict=True))
         documents = np.concatenate([own.get(k, look.documents) for k, look in enumerate(looks)])[stored]
     key = np.concatenate([look.key for look in looks])[stored]
-    ids = _Stored(run.storage, names, stored, starts)
+    groupings = tuple[Grouping, ...]()
+    if order.by and len(stored):
+        columns = np.concatenate([look.groups for look in looks])[stored].T
+        groupings = tuple(known.of_queries(column) for known, column in zip(order.groupings, columns, strict=False))
+        if not groupings:
+            values = _Stored(run.storage, names, stored, starts, "groups")
+            groupings = tuple(Grouping.of(by, columns[k], values, k) for k, by in enumerate(order.by))
     return Layout(
-        ids, key, tokens[stored], interval[stored], stored, starts, edges, corpus_texts, seed, documents,
-        None if source is None else source[stored],
+        _Stored(run.storage, names, stored, starts), key, tokens[stored], interval[stored], stored, starts, edges,
+        order.corpus_texts, seed, documents, None if source is None else source[stored], groupings,
     )  # fmt: skip
 
 
@@ -253,17 +273,22 @@ class _Look(NamedTuple):
     key: np.ndarray
     documents: np.ndarray | None
     source: np.ndarray | None
+    groups: np.ndarray
+    """The digests of its values of the columns of --by, (text, column)."""
 
 
-def _look(storage: Storage, names: list[str], seed: int) -> _Look:
-    tables = [storage.read_table(name, ["text_id", "tokens", "document", "source_row"]) for name in names]
+def _look(storage: Storage, names: list[str], order: Order) -> _Look:
+    read = ["text_id", "tokens", "document", "source_row", *(["groups"] if order.by else [])]
+    tables = [storage.read_table(name, read) for name in names]
     whole = pa.concat_tables(tables)
     ids = whole.column("text_id").to_pylist()
-    key = np.array([keyed_hash(text_id, seed) for text_id in ids], dtype=np.uint64)
+    key = np.array([keyed_hash(text_id, order.seed) for text_id in ids], dtype=np.uint64)
     counts = [table.num_rows for table in tables]
     rows = whole.column("source_row")
     source = None if rows.null_count else rows.to_numpy()  # Of no rows none is null.
-    return _Look(counts, whole.column("tokens").to_numpy(), key, documents_of([whole.column("document")], ids), source)
+    documents = documents_of([whole.column("document")], ids)
+    groups = digests(whole.column("groups"), len(order.by)) if order.by else np.zeros((len(ids), 0), np.int64)
+    return _Look(counts, whole.column("tokens").to_numpy(), key, documents, source, groups)
 
 
 def _own_documents(storage: Storage, names: list[str]) -> np.ndarray:

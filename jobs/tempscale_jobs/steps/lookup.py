@@ -106,6 +106,8 @@ class Exchange(NamedTuple):
     scratch: str
     dim: int
     """Dimensions of the model's embeddings."""
+    of_shard: tuple[str, ...] = ("text_id", "document")
+    """The columns of texts/ that come from the shards, without the texts' places in the source."""
 
     def found(self, temperature: int, part: int) -> str:
         """The file of the texts that one range of buckets has under one temperature, in the source's order."""
@@ -119,7 +121,7 @@ class Exchange(NamedTuple):
 def look_up_all(scope: Scope, cache: Cache) -> LookedUp:
     """Look up all texts of a source in the cache."""
     run, cluster, model, index = scope.run, scope.cluster, scope.model, scope.index
-    contents = TextShards(scope.source, scope.encoding, "")
+    contents = TextShards(scope.source, scope.encoding, "", scope.config.by)
     store, keys = Storage(cache.root), [key(cache, cluster, model, t) for t in run.temperatures]
     if foreign := sum(is_foreign(store, values) for values in keys):
         return LookedUp(index.shards, 0, {"folders are of other settings": foreign})
@@ -130,6 +132,7 @@ def look_up_all(scope: Scope, cache: Cache) -> LookedUp:
         [run.place("texts", model, t) for t in run.temperatures],
         f"{run.place('partials/cache', model)}/exchanged",
         dimensions(checkpoint.resolve(model.name)),
+        ("text_id", "document", *(["groups"] if scope.config.by else [])),
     )
     groups = [(first, [shard.name for shard in members]) for first, members in _groups(index.shards)]
     results(cluster, sort_group, [(exchange, *group) for group in groups], "shards for the cache")
@@ -172,7 +175,7 @@ def sort_group(how: Exchange, first: int, names: list[str]) -> None:
         return
     tables = []
     for number, name in enumerate(names, first):
-        table = how.storage.read_table(name, ["content_sha", "text_id", "cut", "document"])
+        table = how.storage.read_table(name, ["content_sha", "cut", *how.of_shard])
         places = source_row(number, np.arange(table.num_rows, dtype=np.int64))
         tables.append(table.append_column("source_row", pa.array(places)))
     # Hexadecimal digits sort like numbers, so a range of the sorted digests is a range of buckets.
@@ -198,8 +201,9 @@ def look_up_range(how: Exchange, groups: list[int], buckets: range, number: int)
         rows = table.take(pc.index_in(hits.column("content_sha"), table.column("content_sha").combine_chunks()))
         columns = {column: rows.column(column) for column in rows.column_names}
         columns |= {"truncated": pc.or_(rows.column("truncated"), hits.column("cut"))}
-        columns |= {column: hits.column(column) for column in ("text_id", "document", "source_row")}
-        how.storage.write_table(how.found(k, number), texts(how.dim).build(columns), rows_of_group=_FOUND_ROWS)
+        columns |= {column: hits.column(column) for column in (*how.of_shard, "source_row")}
+        table = texts(how.dim, "groups" in columns).build(columns)
+        how.storage.write_table(how.found(k, number), table, rows_of_group=_FOUND_ROWS)
     absent = contents.filter(pc.invert(hit)).select(["source_row"])
     how.storage.write_table(how.absent(number), absent, rows_of_group=_SORTED_ROWS)
     return int(hits.num_rows), ignored

@@ -25,7 +25,7 @@ from tempscale_jobs.steps import blocks, cut_texts
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.by_length import FITTED
 from tempscale_jobs.steps.cosine import gather
-from tempscale_jobs.steps.layout import Order, layout
+from tempscale_jobs.steps.layout import layout, of_queries
 from tempscale_jobs.steps.neighbours import Labels, others, places, shares_kept
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.steps.what_if_tables import Askers, Fact, Found, Result, rows
@@ -101,7 +101,7 @@ def _askers(scope: Embedded, queries: Run | None) -> Askers:
     corpus = Labels.of(scope, scope.run.temperatures[0], all_names=False)
     if queries is None:
         return Askers(scope, np.sort(texts.sample(most)), corpus, True)
-    asking = layout(queries, scope.cluster, scope.model, Order(texts.edges, texts.seed))
+    asking = layout(queries, scope.cluster, scope.model, of_queries(texts))
     return Askers(replace(scope, run=queries, texts=asking), np.sort(asking.sample(most)), corpus, False)
 
 

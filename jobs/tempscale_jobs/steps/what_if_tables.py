@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from tempscale.collapse.neighbours import Nearest
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error
 from tempscale_jobs.runs.folder import GIVEN
+from tempscale_jobs.steps.by_group import instead_of_lengths
 from tempscale_jobs.steps.layout import Layout, column
 from tempscale_jobs.steps.neighbours import Labels, places
 from tempscale_jobs.steps.scope import Embedded
@@ -79,29 +81,50 @@ class Result(NamedTuple):
 
 
 def rows(scope: Embedded, result: Result) -> list[dict[str, Any]]:
-    """The rows of one variant: of all askers, then by the length of the askers and of the texts that are found."""
+    """The rows of one variant: of all askers, then by the length, and each column of --by, of askers and of texts found."""
     fact, askers, found = result.fact, result.askers, result.found
-    texts, k = askers.corpus.scope.texts, found.near.label.shape[1]
     of_variant = scope.run.key(scope.model, scope.run.temperatures[0]) | {
-        "asked_by": "corpus" if askers.from_corpus else "queries", "k": k, "what": fact.what, "vectors": len(texts),
-        "vector_bytes": fact.vector_bytes, "texts_found": result.texts_found,
+        "asked_by": "corpus" if askers.from_corpus else "queries", "k": found.near.label.shape[1], "what": fact.what,
+        "vectors": len(askers.corpus.scope.texts), "vector_bytes": fact.vector_bytes, "texts_found": result.texts_found,
     }  # fmt: skip
-    alike = (found.near.cosine * fact.scale >= scope.analysis.near_duplicate).sum(1)
-    exposed, interval, written = _Exposed.of(result), askers.layout.interval[askers.places], list[dict[str, Any]]()
+    alike, written = (found.near.cosine * fact.scale >= scope.analysis.near_duplicate).sum(1), list[dict[str, Any]]()
     gap = _gap(result) | {"truncated_share": _truncated(askers.corpus.scope)}
-    for b in (None, *range(len(texts.edges))):
-        here = np.ones(len(alike), bool) if b is None else interval == b
-        if b is not None and not here.any() and np.isnan(exposed.exposure[b]):
-            continue
-        written.append(
-            of_variant
-            | {"by": None if b is None else "length", "group": None if b is None else str(texts.edges[b])}
-            | {"askers": int(here.sum()), "near_duplicates": int(alike[here].sum())}
-            | _mean(result, here)
-            | (exposed.row(b) if b is not None else dict.fromkeys(_EXPOSED))
-            | (gap if b is None else dict.fromkeys(gap))
-        )
+    for split in _splits(askers):
+        exposed = None if split.by is None else _Exposed.of(result, split.texts)
+        for b, name in enumerate(split.names):
+            here = split.asking == b
+            if exposed is not None and not here.any() and np.isnan(exposed.exposure[b]):
+                continue
+            written.append(
+                of_variant
+                | {"by": split.by, "group": name}
+                | {"askers": int(here.sum()), "near_duplicates": int(alike[here].sum())}
+                | _mean(result, here)
+                | (dict.fromkeys(_EXPOSED) if exposed is None else exposed.row(b))
+                | (gap if exposed is None else dict.fromkeys(gap))
+            )
     return written
+
+
+class _Split(NamedTuple):
+    """How askers and texts are divided."""
+
+    by: str | None
+    names: Sequence[str | None]
+    asking: np.ndarray
+    """The place of each asker's group in `names`."""
+    texts: Layout
+    """With these groups in place of length intervals."""
+
+
+def _splits(askers: Askers) -> list[_Split]:
+    """Not at all, by length, and by each column of --by."""
+    texts, asking = askers.corpus.scope.texts, askers.layout
+    lengths = _Split("length", [*map(str, texts.edges)], asking.interval[askers.places], texts)
+    return [_Split(None, [None], np.zeros(len(askers.places), np.int64), texts), lengths] + [
+        _Split(own.by, own.names, of_askers.code[askers.places], instead_of_lengths(texts, own))
+        for own, of_askers in zip(texts.groupings, asking.groupings, strict=True)
+    ]
 
 
 def _truncated(scope: Embedded) -> float | None:
@@ -118,7 +141,7 @@ _EXPOSED = (
 
 
 class _Exposed(NamedTuple):
-    """Exposure of each length interval by a variant, and how far it is from that by the vectors as they are."""
+    """Exposure of each length interval, or group, by a variant, and how far it is from that by the vectors as they are."""
 
     exposure: np.ndarray
     within: np.ndarray
@@ -131,10 +154,10 @@ class _Exposed(NamedTuple):
     """Of the change, for other texts."""
 
     @classmethod
-    def of(cls, result: Result) -> _Exposed:
+    def of(cls, result: Result, texts: Layout) -> _Exposed:
         """From the nearest texts by a variant and by the vectors as they are."""
         askers, before = result.askers, result.before
-        texts, after = askers.corpus.scope.texts, places(result.found.near, askers.corpus.order)
+        after = places(result.found.near, askers.corpus.order)
         intervals = len(texts.edges)
         numbers = askers.places if askers.from_corpus else None
         population = texts.population(len(texts)) if askers.from_corpus else float("inf")

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from tempscale.collapse.aggregates import BINS
@@ -41,9 +43,14 @@ REJECTED = Table(
 )
 
 
-def texts(dim: int) -> Table:
-    """The table of embedded texts, for embeddings of `dim` dimensions."""
-    return Table(
+def with_groups(table: Table) -> Table:
+    """`shards` or `texts` of a run with --by."""
+    return replace(table, columns=(*table.columns, Column("groups", pa.list_(TEXT), "", "its value of each column of --by")))
+
+
+def texts(dim: int, groups: bool = False) -> Table:
+    """The table of embedded texts, for embeddings of `dim` dimensions, and the `groups` of --by."""
+    table = Table(
         "texts",
         "one row a text: its embedding and its token statistics",
         (
@@ -59,6 +66,7 @@ def texts(dim: int) -> Table:
             Column("source_row", pa.int64(), "", "its place in the source; null where the parts are in the source's order"),
         ),
     )
+    return with_groups(table) if groups else table
 
 
 def factors(dim: int) -> Table:
@@ -164,18 +172,18 @@ WHAT_IF = Table(
     (
         *KEY,
         Column("what", TEXT, "", "the variant; empty for the vectors as they are"),
-        Column("by", TEXT, "", "`length`, or null for all askers"),
-        Column("group", TEXT, "", "lower edge of the length interval; null for all"),
+        Column("by", TEXT, "", "`length`, a column of --by, or null for all askers"),
+        Column("group", TEXT, "", "lower edge of the length interval, or value of the column; null for all"),
         Column("asked_by", TEXT, "", "`corpus` or `queries`"),
         Column("k", INT, "", "nearest texts of an asker"),
         Column("askers", BIG, "", "askers of the group"),
         Column("neighbours_kept", FLOAT, "share", "nearest texts by the vectors as they are that it finds; not of chunks"),
         Column("neighbours_kept_se", FLOAT, "", "standard error over askers, or over their documents"),
         Column("near_duplicates", BIG, "", "their nearest texts that are near-duplicates"),
-        *with_error("exposure", "exposure of this length; null for all"),
+        *with_error("exposure", "exposure of this length, or group; null for all"),
         Column("exposure_change", FLOAT, "", "less the exposure by the vectors as they are"),
         Column("exposure_change_se_superpopulation", FLOAT, "", "its standard error"),
-        Column("collapse_gap", FLOAT, "", "of the askers with all texts of their length; null by length, and of queries"),
+        Column("collapse_gap", FLOAT, "", "of the askers with all texts of their length; null of groups, and of queries"),
         Column("collapse_gap_se_superpopulation", FLOAT, "", "its standard error"),
         Column("collapse_gap_change", FLOAT, "", "less that by the vectors as they are; null where the texts are cut"),
         Column("collapse_gap_change_se_superpopulation", FLOAT, "", "its standard error"),
@@ -183,6 +191,38 @@ WHAT_IF = Table(
         Column("vectors", BIG, "", "stored vectors: one a text, or one a chunk"),
         Column("truncated_share", FLOAT, "share", "texts or chunks that the model does not read to their end"),
         Column("texts_found", FLOAT, "", "different texts among the k nearest chunks; null where texts are whole"),
+    ),
+)  # fmt: skip
+
+_BY = Column("by", TEXT, "", "the column of --by")
+GROUP_EXPOSURE = Table(
+    "group_exposure",
+    "who takes the search results: as `exposure`, by the groups that a column names, and whether a group attracts itself",
+    (
+        *KEY, _BY,
+        Column("group", TEXT, "", "the value that its texts share; `(none)` of null, `(others)` of groups that were joined"),
+        Column("asked_by", TEXT, "", "as in exposure"),
+        Column("k", INT, "texts", "nearest texts of each that asked"),
+        Column("texts", BIG, "texts", "texts of the group"),
+        Column("texts_share", FLOAT, "share", "its share of the texts"),
+        Column("slots_share", FLOAT, "share", "its share of all results"),
+        *with_error("exposure", "slots_share over texts_share; 1 is fair"),
+        Column("stays", FLOAT, "share", "results of askers of this group that are texts of it; null without askers"),
+        Column("stays_se", FLOAT, "", "standard error for other texts, or documents; null if 0 or for under 30 askers"),
+        Column("stays_expected", FLOAT, "share", "that share if groups did not matter: the group's of the other texts"),
+    ),
+)  # fmt: skip
+
+GROUP_COSINE = Table(
+    "group_cosine",
+    "mean cosine of the pairs of texts inside a group and between each two, of the 12 largest groups of a column",
+    (
+        *KEY, _BY,
+        Column("group_a", TEXT, "", "one text's group"),
+        Column("group_b", TEXT, "", "the other's, which is not larger; the same inside a group"),
+        Column("pairs", BIG, "pairs", "unordered pairs"),
+        Column("cosine_mean", FLOAT, "", "mean cosine, exact"),
+        Column("cosine_mean_se_superpopulation", FLOAT, "", "standard error for other texts, or other documents"),
     ),
 )  # fmt: skip
 
@@ -362,5 +402,6 @@ EXCERPTS = Table(
 
 TABLES = (
     LENGTH_COLLAPSE, COSINE_HISTOGRAM, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES,
-    COLLAPSED_TEXTS, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF, EXCERPTS,
+    COLLAPSED_TEXTS, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF, GROUP_EXPOSURE,
+    GROUP_COSINE, EXCERPTS,
 )  # fmt: skip

@@ -23,7 +23,7 @@ def settings_of(once, small_model):
     """A function of a folder and of one of these ways."""
 
     def write(folder):
-        texts = documented("pyarrow")
+        texts = [text | {"kind": "ab"[k % 2]} for k, text in enumerate(documented("pyarrow"))]
         (folder / "texts.jsonl").write_text(as_lines(texts[:90]))
         (folder / "asked.jsonl").write_text(as_lines(texts[90:120]))
 
@@ -32,7 +32,7 @@ def settings_of(once, small_model):
     def settings_of(out, way, **execution):
         data = {
             "out": str(out), "corpus": {"source": str(sources / "texts.jsonl")}, "execution": {"workers": 1} | execution,
-            "queries": {"source": str(sources / "asked.jsonl")}, "embedding": {"models": [small_model]},
+            "queries": {"source": str(sources / "asked.jsonl")}, "by": ["kind"], "embedding": {"models": [small_model]},
             "analysis": {"probe_sample": 20, "intervals": [0, 32, 64], "what_if": ["int8", "chunk:32"]},
             "gate": {"thresholds": ["cosine_mean <= 1"]},
         }  # fmt: skip

@@ -296,7 +296,7 @@ def test_the_same_search_changes_nothing_for_certain_and_turned_round_it_changes
 def test_units_that_are_counted_in_steps_give_the_same(monkeypatch):
     label, other, interval = graph(60, 4, 1), graph(60, 4, 2), some_intervals(60, 3)
     whole = change((label, other), interval, 3, Units.of(60), np.arange(60))
-    monkeypatch.setattr(module, "_UNITS", 7)
+    monkeypatch.setattr(module, "_COUNTS", 42)
     for one, part in zip(whole, change((label, other), interval, 3, Units.of(60), np.arange(60)), strict=True):
         assert one.tolist() == part.tolist()
 
