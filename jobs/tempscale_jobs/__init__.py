@@ -32,6 +32,7 @@
       verdict             the first screen: the answer and four figures
       advice              what follows, with a command
       what_if             what is said of variants of the vectors
+      served              what is said of served results
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
       run, findings, terminal
       units               what one task reads and writes
@@ -97,6 +98,7 @@
       exposure            who fills the results; hubs, near-duplicates
       by_length           a correction by length, fitted
       what_if             what variants of the vectors keep and change
+      served              what an index returns, against the exact nearest texts
       source_order        whether neighbours in the source are alike
       dealing             which texts make up the groups that stand for all pairs
       groups              all pairs of each group, under every τ
@@ -117,6 +119,7 @@
       shards              texts as the contents of a source
       vectors             a user's embeddings as its contents
       stored              texts with the vectors of an index as its contents
+      results             what an index returned for queries
       units               a source in pieces
       rows                usable rows, why others are not, and what refuses a source
       sources             every kind of source

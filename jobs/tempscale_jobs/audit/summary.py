@@ -30,16 +30,19 @@ from tempscale_jobs.steps.exposure import largest, ranked
 from tempscale_jobs.steps.groups import REPLICATES
 from tempscale_jobs.steps.layout import Layout
 from tempscale_jobs.steps.scope import Embedded
-from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT, WHAT_IF
+from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY, COLLAPSED_TEXTS, EXCERPTS, TABLES, TEMPERATURE_EFFECT
 from tempscale_jobs.tables.columns import Table, finite
 from tempscale_jobs.verify.stage import Verified
 
+_RANKINGS = ("socm_pairs", "near_duplicates", "collapsed_texts", "served_missed")
+"""The tables that name texts, of which excerpts are kept."""
 _EXCERPT_CHARACTERS, _AT_ONCE = 280, 1 << 20
 """The length of an excerpt, and values that are summed at a time."""
 _STEPS = {
     "length_collapse": "cosine", "cosine_histogram": "cosine", "exposure": "exposure", "exposure_corrected": "exposure",
     "near_duplicates": "exposure", "collapsed_texts": "exposure", "prefix_probe": "probe", "socm": "socm",
     "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top", "what_if": "what_if",
+    "served_recall": "served", "served_missed": "served",
 }  # fmt: skip
 
 
@@ -56,7 +59,9 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     """The tables by name, from what the steps so far have measured."""
     run, config, index = audited[0].run, audited[0].config, audited[0].index
     models = [scope.model for scope in audited]
-    collected = [table for table in TABLES if table.name in _STEPS and (table is not WHAT_IF or config.analysis.what_if)]
+    not_asked = {"what_if"} if not config.analysis.what_if else set[str]()
+    not_asked |= {"served"} if config.results is None else set()
+    collected = [table for table in TABLES if _STEPS.get(table.name, "") not in {"", *not_asked}]
     tables = {table.name: _collected(run, models, table, config.analysis) for table in collected}
     summaries, effects = [], []
     for scope in audited:
@@ -70,7 +75,7 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     tables["temperature_effect"] = TEMPERATURE_EFFECT.build_rows(effects)
     if config.keep_text and config.corpus.embedding_column is None:
         layouts = {scope.model.label: scope.texts for scope in audited}
-        rankings = [tables[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
+        rankings = [tables[name] for name in _RANKINGS if name in tables]
         tables["excerpts"] = _excerpts(run, index, layouts, rankings)
     read = {name: pl.DataFrame(pl.from_arrow(tables[name])) for name in findings.READ if name in tables}
     edges = Edges.cut(config.analysis.intervals, [model.max_length for model in models], config.embedding.long)
