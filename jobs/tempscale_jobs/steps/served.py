@@ -292,10 +292,11 @@ class _Comparison:
         """The rows of `served_recall`: for the nearest text alone and for all k, by length and, last, of all queries."""
         rows, edges = list[dict[str, Any]](), self.scope.texts.edges
         asker = self.asking.texts.interval[self.exact.asker]
+        has_lengths = self.asking.texts.tokens.max() > 1  # Embeddings of queries may come without: see `corpus.vectors`.
         for k in sorted({1, self.k}):
             part, every = self.returned(k), np.ones((len(asker), k), bool)
             found = self.scope.texts.interval[self.exact.place[:, :k]]
-            groups = [("length", b, every & (asker == b)[:, None]) for b in np.unique(asker).tolist()]
+            groups = [("length", b, every & (asker == b)[:, None]) for b in np.unique(asker).tolist() if has_lengths]
             groups += [("text_length", b, found == b) for b in np.unique(found).tolist()]
             for by, b, among in [*groups, (None, None, every)]:
                 of_group = {"by": by, "group": None if b is None else str(edges[b]), "k": k}
