@@ -97,6 +97,28 @@ def row_of(table, by=None, group=None, k=K):
     return found.filter(pl.col("group").is_null() if group is None else pl.col("group") == str(group)).row(0, named=True)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_returned_has_its_limits(seed):
+    random = np.random.default_rng(seed)
+    exact = -np.sort(-random.integers(0, 4, (50, K)) / 4.0, axis=1)
+    served = random.random((50, K)) < 0.5
+    others = random.integers(0, K, 50)
+    part = returned(exact, served, others, 1e-6)
+    assert ((part >= served) & (part <= 1)).all()
+    assert (part[exact > exact[:, -1:]] == served[exact > exact[:, -1:]]).all()
+    np.testing.assert_array_equal(returned(exact, served, 0 * others, 1e-6), served)
+    places = ((exact == exact[:, -1:]) & ~served).sum(1)
+    np.testing.assert_allclose(part.sum(1), served.sum(1) + np.minimum(others, places))
+
+
+def test_returned_by_hand():
+    # Two texts tie for the last two of four places; one is served, and one that ties with them but is not listed.
+    part = returned(np.array([[0.9, 0.8, 0.5, 0.5]]), np.array([[True, False, True, False]]), np.array([1]), 1e-6)
+    assert part.tolist() == [[1, 0, 1, 1]]
+    part = returned(np.array([[0.9, 0.5, 0.5, 0.5]]), np.array([[False, True, False, False]]), np.array([1]), 1e-6)
+    assert part.tolist() == [[0, 1, 0.5, 0.5]]
+
+
 @pytest.fixture(scope="module")
 def searched_run(index, ray_session, tmp_path_factory):
     """An audit of such results, some of which are missing, short, or of texts that are gone."""
@@ -135,7 +157,7 @@ def test_recall_is_that_of_a_full_sort_with_ties(index, searched_run):
 def test_recall_by_the_length_of_the_exact_text_adds_up(index, searched_run):
     out, lists = searched_run
     table, exact = read_tables(out)["served_recall"], index.exact(out)
-    slots = [[] for _ in EDGES]
+    slots, missed = [[] for _ in EDGES], set()
     for q, near in exact.items():
         if q not in lists:
             continue
@@ -145,6 +167,8 @@ def test_recall_by_the_length_of_the_exact_text_adds_up(index, searched_run):
         for text in near:
             value = 1.0 if text in served else min(others, len(places)) / len(places) if text in places else 0.0
             slots[index.interval[text]].append((q, value))
+            missed |= {text} if value < 1 else set()
+    never = missed - {text for texts in lists.values() for text in texts[:K]}
     for b, edge in enumerate(EDGES):
         row = row_of(table, "text_length", edge)
         queries, values = np.array(slots[b]).T
@@ -157,6 +181,8 @@ def test_recall_by_the_length_of_the_exact_text_adds_up(index, searched_run):
         assert sum(row["exact"] for row in rows) == whole["exact"]
         assert sum(row["exact"] * row["recall"] for row in rows) == pytest.approx(whole["exact"] * whole["recall"])
     assert sum(row_of(table, "text_length", edge)["never_served"] for edge in EDGES) == whole["never_served"]
+    assert whole["never_served"] == len(never) > 0
+    assert whole["exact_texts"] == len({text for q, near in exact.items() if q in lists for text in near})
 
 
 def test_what_is_unknown_is_counted_and_said(searched_run):
@@ -175,6 +201,7 @@ def test_what_is_unknown_is_counted_and_said(searched_run):
     assert figures["recall at 6"]["state"] == "measured"
 
 
+@pytest.mark.proof
 def test_other_workers_and_an_interruption_give_the_same_bytes_and_no_piece_is_done_twice(
     index, searched_run, tmp_path, monkeypatch
 ):
@@ -209,6 +236,7 @@ def test_other_workers_and_an_interruption_give_the_same_bytes_and_no_piece_is_d
     assert not list(other.rglob("partials/served/**/cosines/*"))
 
 
+@pytest.mark.proof
 def test_a_sample_of_the_queries_is_compared_in_closed_form(index, searched_run, tmp_path):
     lists = {q: near for q, near in index.exact(searched_run[0]).items() if q % 3}
     out = index.audited(tmp_path / "run", lists, analysis={"cosine": "moments", "exposure_sample": 90})
@@ -256,6 +284,7 @@ def test_an_index_that_loses_a_length_and_a_hub_is_told_by_both(index, searched_
     assert f"t{hub}" in read_report(out)
 
 
+@pytest.mark.proof
 def test_errors_are_those_of_documents_where_queries_have_them(index, searched_run, tmp_path):
     _, lists = searched_run
     out = index.audited(tmp_path / "run", lists, queries={"document_column": "doc"})
@@ -266,28 +295,6 @@ def test_errors_are_those_of_documents_where_queries_have_them(index, searched_r
     sums = np.array([sum(value for q, value in shares.items() if q // 8 == d) for d in documents])
     by_hand = (len(sums) / (len(sums) - 1) * (sums**2).sum()) ** 0.5 / len(shares)
     assert row["recall_se"] == pytest.approx(by_hand, rel=1e-9)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_returned_has_its_limits(seed):
-    random = np.random.default_rng(seed)
-    exact = -np.sort(-random.integers(0, 4, (50, K)) / 4.0, axis=1)
-    served = random.random((50, K)) < 0.5
-    others = random.integers(0, K, 50)
-    part = returned(exact, served, others, 1e-6)
-    assert ((part >= served) & (part <= 1)).all()
-    assert (part[exact > exact[:, -1:]] == served[exact > exact[:, -1:]]).all()
-    np.testing.assert_array_equal(returned(exact, served, 0 * others, 1e-6), served)
-    places = ((exact == exact[:, -1:]) & ~served).sum(1)
-    np.testing.assert_allclose(part.sum(1), served.sum(1) + np.minimum(others, places))
-
-
-def test_returned_by_hand():
-    # Two texts tie for the last two of four places; one is served, and one that ties with them but is not listed.
-    part = returned(np.array([[0.9, 0.8, 0.5, 0.5]]), np.array([[True, False, True, False]]), np.array([1]), 1e-6)
-    assert part.tolist() == [[1, 0, 1, 1]]
-    part = returned(np.array([[0.9, 0.5, 0.5, 0.5]]), np.array([[False, True, False, False]]), np.array([1]), 1e-6)
-    assert part.tolist() == [[0, 1, 0.5, 0.5]]
 
 
 # ---------------------------------------------------------------------------------------------- bad input
@@ -367,6 +374,7 @@ def test_a_run_without_results_has_the_identity_that_it_had_before():
 # ---------------------------------------------------------------------------------------------- the command line
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("ending", ["jsonl", "csv"])
 def test_the_command_line_from_texts_to_tables(ending, tmp_path, small_model, ray_session):
     lines = documented("scipy")
