@@ -1371,7 +1371,8 @@ SERVED = Subject(
         ("_Served.of", "(exact.key[place] == rows.query) & (rank < k)", "rank < k"),
         ("_Comparison.never_served", "self.has_results[:, None] & (part < 1)", "part < 1"),
         ("_Comparison.never_served", "self.served.text[self.served.rank < k]", "self.served.text"),
-        ("_Comparison._recall", "among.any(1) & self.has_results", "among.any(1)"),
+        ("_Comparison._recall", "_linear(values, whole) - _linear(*every)", "_linear(values, whole)"),
+        ("_Comparison._recall", "error is None or among.all()", "error is None"),
         ("_error", "documents is not None", "False"),
     )
     + of(

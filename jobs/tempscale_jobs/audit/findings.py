@@ -96,13 +96,11 @@ def _served(row: Row, table: pl.DataFrame) -> Iterator[Finding]:
         if k < rows["k"].max():
             continue
         lengths = rows.filter(pl.col("by").is_not_null(), k=k).to_dicts()
-        tested = [r for r in lengths if r["queries"] >= TEXTS_FOR_AN_INTERVAL and r["recall_se"] is not None]
+        tested = [r for r in lengths if r["queries"] >= TEXTS_FOR_AN_INTERVAL and r["difference_se"] is not None]
         z = together(len(tested))
         for r in lengths:
-            # Both share queries, which makes their difference less uncertain than this.
-            noise = math.hypot(r["recall_se"], error) if r in tested and error is not None else None
+            compared = state(r["recall"], r["difference_se"] if r in tested else None, whole["recall"] or 0.0, z)
             name = recalled(r["by"], int(r["group"]), k)
-            compared = state(r["recall"], noise, whole["recall"] or 0.0, z)
             yield finding(row, name, compared, r["recall"], r["recall_se"], **grounds)
         basis = f"{count(whole['exact_texts'], 'text')} among the {k} exact nearest of a query"
         yield finding(

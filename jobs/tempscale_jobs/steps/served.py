@@ -75,6 +75,8 @@ def compare(scope: Embedded, queries: Run | None) -> None:
         storage.remove(f"{_place(scope)}/cosines")
         recall_in_words = share_with_error(whole["recall"], whole["recall_se"])
         stage.note = f"recall {recall_in_words} of {count(whole['exact'], 'exact nearest text')}"
+        for kind, ids in unknown.items():
+            stage.note += f"; {ids['ids']:,} of {ids['of']:,} ids of {kind} unknown" if ids["ids"] else ""
 
 
 def _unknown(table: Storage, keys: np.ndarray, places: np.ndarray, column: str) -> dict[str, Any]:
@@ -320,13 +322,16 @@ class _Comparison:
 
     def _recall(self, part: np.ndarray, among: np.ndarray) -> dict[str, Any]:
         """How many of a group of exact nearest texts are returned to the queries that have results."""
-        counted = among.any(1) & self.has_results
-        values, whole = (part * among)[counted].sum(1), among[counted].sum(1)
-        documents = self.asking.texts.documents
-        recall = float(values.sum() / whole.sum()) if len(whole) else None
-        of_queries = None if documents is None else documents[self.exact.asker[counted]]
-        error = None if recall is None else _error(values - recall * whole, whole, of_queries)
-        return {"queries": len(whole), "exact": int(whole.sum()), "recall": recall, "recall_se": error}
+        values, whole = ((column * among)[self.has_results].sum(1) for column in (part, np.ones_like(part)))
+        asks, documents = whole > 0, self.asking.texts.documents
+        if not asks.any():
+            return {"queries": 0, "exact": 0, "recall": None, "recall_se": None, "difference_se": None}
+        of_queries = None if documents is None else documents[self.exact.asker[self.has_results]]
+        error = _error(_linear(values[asks], whole[asks]), None if of_queries is None else of_queries[asks])
+        every = part[self.has_results].sum(1), np.full(len(whole), float(part.shape[1]))
+        difference = None if error is None or among.all() else _error(_linear(values, whole) - _linear(*every), of_queries)
+        counts = {"queries": int(asks.sum()), "exact": int(whole.sum()), "recall": float(values.sum() / whole.sum())}
+        return counts | {"recall_se": error, "difference_se": difference}
 
     def missed(self) -> list[dict[str, Any]]:
         """The rows of `served_missed`."""
@@ -343,14 +348,15 @@ class _Comparison:
         ]
 
 
-def _error(residuals: np.ndarray, whole: np.ndarray, documents: np.ndarray | None) -> float | None:
-    """The standard error of Σ values / Σ whole over queries, or over their documents, from values − ratio·whole.
+def _linear(values: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """By how much each query moves Σ values / Σ whole, to first order, times the number of queries; the mean is 0."""
+    return np.asarray((values - values.sum() / whole.sum() * whole) / whole.mean())
 
-    To first order the ratio is off by the mean residual over the mean of `whole`.
-    """
-    if len(whole) < VALUES_FOR_AN_ERROR:
+
+def _error(values: np.ndarray, documents: np.ndarray | None) -> float | None:
+    """The standard error of a mean over queries, or over their documents."""
+    if len(values) < VALUES_FOR_AN_ERROR:
         return None
-    linear = residuals / whole.mean()
     if documents is not None:
-        return finite(documents_error([linear], [1.0], [documents]))
-    return float(linear.std(ddof=1) / len(linear) ** 0.5)
+        return finite(documents_error([values], [1.0], [documents]))
+    return float(values.std(ddof=1) / len(values) ** 0.5)

@@ -196,6 +196,7 @@ SERVED_RECALL = Table(
         Column("exact", BIG, "", "exact nearest texts of these queries, each as often as it is one"),
         Column("recall", FLOAT, "share", "of these, texts among the first k served, or texts equally near to the k-th"),
         Column("recall_se", FLOAT, "", "standard error over queries, or over their documents"),
+        Column("difference_se", FLOAT, "", "that of the recall less the recall of all; null for all"),
         Column("exact_texts", BIG, "texts", "different texts among them; null by length"),
         Column("never_served", BIG, "texts", "of these, missed ones that are never among the first k served"),
     ),

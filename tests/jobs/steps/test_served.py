@@ -142,6 +142,7 @@ def test_recall_is_that_of_a_full_sort_with_ties(index, searched_run):
         assert row["recall_se"] == pytest.approx(shares.std(ddof=1) / len(shares) ** 0.5, abs=1e-12)
         assert 0.3 < row["recall"] < 1
         assert (row["queries"], row["without_results"], row["exact"]) == (QUERIES - 3, 3, k * (QUERIES - 3))
+        assert row["difference_se"] is None
         assert row["fewer_results"] == sum(len(lists[q]) < k for q in range(QUERIES) if q in lists)
         of_asker = np.searchsorted(EDGES, index.asked_lengths, side="right") - 1
         for b, edge in enumerate(EDGES):
@@ -175,6 +176,8 @@ def test_recall_by_the_length_of_the_exact_text_adds_up(index, searched_run):
         assert (row["exact"], row["queries"]) == (len(values), len(set(queries)))
         assert row["recall"] == pytest.approx(values.mean(), abs=1e-12)
         assert (row["without_results"], row["fewer_results"]) == (None, None)
+        errors = without_each(slots, b)
+        assert (row["recall_se"], row["difference_se"]) == tuple(pytest.approx(error, rel=0.01) for error in errors)
     whole = row_of(table)
     for by in ("length", "text_length"):
         rows = [row_of(table, by, edge) for edge in EDGES]
@@ -183,6 +186,17 @@ def test_recall_by_the_length_of_the_exact_text_adds_up(index, searched_run):
     assert sum(row_of(table, "text_length", edge)["never_served"] for edge in EDGES) == whole["never_served"]
     assert whole["never_served"] == len(never) > 0
     assert whole["exact_texts"] == len({text for q, near in exact.items() if q in lists for text in near})
+
+
+def without_each(slots, b):
+    """Errors of the recall of a length, and of its difference from all, from leaving out each query (jackknife)."""
+    sums = {q: np.zeros((2, 2)) for part in slots for q, _ in part}
+    for place, part in enumerate(slots):
+        for q, value in part:
+            sums[q] += [[value, 1], [value, 1]] if place == b else [[0, 0], [value, 1]]
+    total, count = sum(sums.values()), len(sums)
+    left = [(total - one)[:, 0] / (total - one)[:, 1] for one in sums.values()]
+    return [((count - 1) * np.var(values)) ** 0.5 for values in ([a for a, _ in left], [a - whole for a, whole in left])]
 
 
 def test_what_is_unknown_is_counted_and_said(searched_run):
@@ -234,6 +248,11 @@ def test_other_workers_and_an_interruption_give_the_same_bytes_and_no_piece_is_d
     for name in ("served_recall", "served_missed"):
         assert (other / "tables" / f"{name}.parquet").read_bytes() == (out / "tables" / f"{name}.parquet").read_bytes()
     assert not list(other.rglob("partials/served/**/cosines/*"))
+    for name in ("partials/served/**", "tables"):  # What is damaged in a finished run is made again from the results.
+        (file,) = other.rglob(f"{name}/served_recall.parquet")
+        file.unlink()
+    audited(index.settings(other))
+    assert (other / "tables/served_recall.parquet").read_bytes() == (out / "tables/served_recall.parquet").read_bytes()
 
 
 @pytest.mark.proof
@@ -253,6 +272,8 @@ def test_a_planted_loss_is_found_within_its_error(index, searched_run, tmp_path)
     assert abs(row["recall"] - 0.93) < 2 * row["recall_se"]
     assert row["recall"] == sum(map(len, lists.values())) / (K * QUERIES)
     assert 0.005 < row["recall_se"] < 0.01  # √(.93·.07/6)/√240 is .0067.
+    with pytest.raises(UsageError, match="results .* changed"):
+        index.audited(tmp_path / "run", dict(list(lists.items())[:9]))
 
 
 def test_an_index_that_loses_a_length_and_a_hub_is_told_by_both(index, searched_run, tmp_path):
