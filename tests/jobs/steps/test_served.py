@@ -272,7 +272,7 @@ def test_a_planted_loss_is_found_within_its_error(index, searched_run, tmp_path)
     assert abs(row["recall"] - 0.93) < 2 * row["recall_se"]
     assert row["recall"] == sum(map(len, lists.values())) / (K * QUERIES)
     assert 0.005 < row["recall_se"] < 0.01  # √(.93·.07/6)/√240 is .0067.
-    with pytest.raises(UsageError, match="results .* changed"):
+    with pytest.raises(UsageError, match=r"results .* changed"):
         index.audited(tmp_path / "run", dict(list(lists.items())[:9]))
 
 
