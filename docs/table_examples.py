@@ -49,6 +49,14 @@ QUESTIONS = {
         "How many nearest texts does each variant keep, and at how many bytes?",
         '.filter(pl.col("by").is_null()).select("what", "neighbours_kept", "vector_bytes")',
     ),
+    "served_recall": (
+        "Of texts of which length does the index lose most?",
+        '.filter(pl.col("by") == "text_length", pl.col("k") == pl.col("k").max()).sort("recall")',
+    ),
+    "served_missed": (
+        "Which ten texts do most queries miss, and in how many rows of the results are they?",
+        '.sort("exact_times", descending=True).head(10).select("text_id", "exact_times", "served_times")',
+    ),
     "exposure_corrected": (
         "What would a correction by length make of whose texts win?",
         '.sort("k").select("interval", "exposure", "neighbours_kept")',

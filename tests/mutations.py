@@ -1400,7 +1400,28 @@ SOURCES = Subject(
     ),
 )
 
+SERVED = Subject(
+    "served results",
+    ("tests/jobs/steps/test_served.py",),
+    of(
+        f"{JOBS}/steps/served.py",
+        ("returned", "(exact <= exact[:, -1:] + rounding) & ~is_served", "exact <= exact[:, -1:] + rounding"),
+        ("returned", "np.minimum(others, places) / np.maximum(places, 1)", "others / np.maximum(places, 1)"),
+        ("_Served.of", "(exact.key[place] == rows.query) & (rank < k)", "rank < k"),
+        ("_Comparison.never_served", "self.has_results[:, None] & (part < 1)", "part < 1"),
+        ("_Comparison.never_served", "self.served.text[self.served.rank < k]", "self.served.text"),
+        ("_Comparison._recall", "_linear(values, whole) - _linear(*every)", "_linear(values, whole)"),
+        ("_Comparison._recall", "error is None or among.all()", "error is None"),
+        ("_error", "documents is not None", "False"),
+    )
+    + of(
+        f"{JOBS}/corpus/results.py",
+        ("_check_distinct", "np.diff(column[order]) == 0", "np.diff(column[order]) == 1"),
+        ("_rows", "rank is None or not 0 <= rank < _LARGEST_RANK", "rank is None"),
+    ),
+)
+
 SUBJECTS = (
-    VERIFY, BY_GROUP, SOURCES, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
+    VERIFY, BY_GROUP, SOURCES, SERVED, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
     BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE,
 )  # fmt: skip

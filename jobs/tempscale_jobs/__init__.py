@@ -33,6 +33,7 @@
       advice              what follows, with a command
       by_group            what is said of groups of texts
       what_if             what is said of variants of the vectors
+      served              what is said of served results
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
       run, findings, terminal
       units               what one task reads and writes
@@ -103,6 +104,7 @@
       what_if             what variants of the vectors keep and change
       what_if_tables      its rows
       cut_texts           texts cut into chunks, for a variant
+      served              what an index returns, against the exact nearest texts
       source_order        whether neighbours in the source are alike
       dealing             which texts make up the groups that stand for all pairs
       groups              all pairs of each group, under every τ
@@ -123,6 +125,7 @@
       shards              texts as the contents of a source
       vectors             a user's embeddings as its contents
       stored              texts with the vectors of an index as its contents
+      results             what an index returned for queries
       units               a source in pieces
       rows                usable rows, why others are not, and what refuses a source
       sources             every kind of source

@@ -13,6 +13,7 @@ TABLES = {table.name: table for _, tables in generate.tables_by_section() for ta
 KINDS = {
     "temperature": ["1.0", "0.8"], "ranking": ["socm", "same_mean"], "kind": ["bin", "pair"], "verdict": ["failed", "held"],
     "over": ["type", "tasks"], "state": ["up", "noise"], "figure": ["rank", "ndcg_at_100"],
+    "by": ["length", "text_length"],
 }  # fmt: skip
 """Texts that name a kind of row."""
 NULL = {"what_if": "by", "layer_summary": "interval", "evaluation_correlations": "task", "evaluation_relevant": "rank"}

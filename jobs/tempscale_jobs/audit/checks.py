@@ -6,20 +6,24 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tempscale.correction.variant_names import Chunks, chunks_of, most_dims
 from tempscale.model import checkpoint
 from tempscale.model.checkpoint import ModelError
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
-from tempscale_jobs.corpus import peek, sources
+from tempscale_jobs.corpus import peek, results, sources
 from tempscale_jobs.corpus.reading import Contents
 from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.corpus.shards import TextShards
+from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.corpus.vectors import Vectors
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import night
-from tempscale_jobs.runs.folder import GIVEN, Model, Run, dimensions
+from tempscale_jobs.runs.folder import GIVEN, PLANNED, SHARDED, Model, Run, dimensions
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.urls import masked
 from tempscale_jobs.verify import stage as verification
 
 
@@ -32,6 +36,8 @@ def check_services(config: AuditConfig) -> None:
 
 def check_inputs(config: AuditConfig) -> None:
     """Raise if the first rows of the corpus or of the queries cannot be used, or their embeddings do not fit together."""
+    if config.results is not None:
+        sources.check_rows(config.results, config.out, results.records(config.results, config.out))
     corpora = [source for source in (config.queries, config.corpus) if source is not None]
     first_items = [peek.first_items(contents_of(config, source, "texts"), config.out) for source in corpora]
     if config.corpus.embedding_column is not None and len(first_items) == 2:
@@ -85,12 +91,39 @@ def check_unchanged(config: AuditConfig, finished: dict[str, Any]) -> None:
             sources.check_unchanged(section, config.out, finished[name]["source_state"])
             rejected = finished[name]["rejected"], finished[name]["read"]
             check_rejected(section, rejected, finished[name]["rejected_reasons"], config.out)
+    if config.results is not None:
+        sources.check_unchanged(config.results, config.out, finished["results"]["source_state"])
 
 
 def check_dimensions(config: AuditConfig, run: Run, queries: Run | None) -> None:
     """Raise if the user's embeddings of the corpus have not as many dimensions as those of the queries."""
     if config.corpus.embedding_column is not None and queries is not None:
         _check_same_width(*(dimensions(folder, GIVEN, folder.temperatures[0]) for folder in (queries, run)))
+
+
+def check_results(config: AuditConfig, run: Run, queries: SourceReader | None, corpus: SourceReader) -> None:
+    """Raise if the results name no query, or no text, of a source that has been read."""
+    if config.results is None or queries is None:
+        return
+    table = run.below("results").storage
+    rows = results.Rows.read(table)
+    sides = (
+        ("query_id", rows.query, queries, run.below("queries"), "queries", "id_column of [queries]"),
+        ("text_id", rows.text, corpus, run, "corpus", "--id-column"),
+    )
+    for column, keys, source, folder, name, option in sides:
+        if not source.complete:
+            continue
+        files = [shard.name for shard in source.index.shards]
+        files = files or folder.storage.list(folder.place("texts", GIVEN, folder.temperatures[0]))
+        if not results.any_known(folder.storage, files, keys, config.seed):
+            for file in (SHARDED, PLANNED):  # A mistake must not block the folder.
+                run.storage.remove(file)
+            raise UsageError(
+                f"results '{masked(config.results.source)}': none of the {len(np.unique(keys)):,} values of {column} is "
+                f"an id of the {name} (first {results.row_at(table, 0)[column]!r}); give the results of these queries and "
+                f"this corpus, and see {option}"
+            )
 
 
 def contents_of(config: AuditConfig, source: Corpus, folder_of_vectors: str) -> Contents:

@@ -10,16 +10,19 @@ import numpy as np
 
 from tempscale.stats.errors import equal_documents
 from tempscale_jobs.corpus.index import Index
+from tempscale_jobs.corpus.results import ResultsIndex
 from tempscale_jobs.runs import folder
 from tempscale_jobs.runs.folder import GIVEN
-from tempscale_jobs.steps import cosine, lookup, precision, source_order
+from tempscale_jobs.steps import cosine, lookup, precision, served, source_order
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.verify.stage import Verified
 from tempscale_jobs.verify.words import answer, whole
 from tempscale_jobs.workers import actor
 
 
-def facts(audited: Sequence[Embedded], queries: Index | None, verified: Verified | None = None) -> dict[str, Any]:
+def facts(
+    audited: Sequence[Embedded], queries: Index | None, verified: Verified | None = None, results: ResultsIndex | None = None
+) -> dict[str, Any]:
     """The entries of run.json of an audit, from the scope of each model."""
     first = audited[0]
     run, index = first.run, first.index
@@ -29,6 +32,8 @@ def facts(audited: Sequence[Embedded], queries: Index | None, verified: Verified
         entries["sizes"] = run.storage.read_json(folder.SIZES)
     if queries is not None:
         entries["queries"] = queries.facts()
+    if results is not None:
+        entries["results"] = results.facts()
     if verified is not None:
         entries["verified"] = verified.sources["embeddings"] | verified.facts | _of_vectors(verified)
     entries["models"] = {scope.model.label: _of_model(scope) for scope in audited}
@@ -68,6 +73,8 @@ def _of_model(scope: Embedded) -> dict[str, Any]:
     done_file = f"{run.place('partials/socm', model, run.temperatures[0])}/done.json"
     if run.storage.exists(done_file):
         entries["socm"] = run.storage.read_json(done_file)["way"]
+    if run.storage.exists(served.done_name(scope)):
+        entries["served"] = run.storage.read_json(served.done_name(scope))["facts"]
     if ignored := lookup.ignored(run, model):
         entries["cache_ignored"] = ignored
     return entries

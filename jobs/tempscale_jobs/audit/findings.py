@@ -18,8 +18,8 @@ Row = dict[str, Any]
 Tables = dict[str, pl.DataFrame]
 CHANGES = ("collapse_gap", "prefix_gap", "cosine_mean", "socm_mean")
 """The figures whose change under another temperature is a finding."""
-READ = ("collapse_summary", "temperature_effect", "exposure", "what_if", "group_exposure")
-"""The tables from which findings are decided; the last two are only there if variants, or groups, were asked for."""
+READ = ("collapse_summary", "temperature_effect", "exposure", "what_if", "group_exposure", "served_recall")
+"""The tables from which findings are decided; the last three are only there if they were asked for."""
 _LEAST_EXPOSURE = 0.01
 """What a length that is never returned counts as, which has no logarithm."""
 _OVERSHOT = 1 / 3
@@ -29,6 +29,7 @@ _NOT_SHOWN = {
     "exposure": "that these texts are wrong results",
     "stays": "that the groups are the cause: texts of one group may be about the same things",
     "change": "that search becomes better or worse",
+    "recall": "why: filters, deleted texts, or an index of other vectors lose results too",
 }
 
 
@@ -45,6 +46,11 @@ def exposed_group(row: Row) -> str:
 def staying_group(row: Row) -> str:
     """The name of the finding on the share of a group's results that are texts of the group."""
     return f"results that stay in {row['by']}={row['group']}, asked by {row['asked_by']}"
+
+
+def recalled(by: str, interval: int, k: int) -> str:
+    """The name of the finding on the recall of queries, or of nearest texts, of a length."""
+    return f"recall at {k} of {'queries' if by == 'length' else 'texts'} from {interval} tokens"
 
 
 def decide(tables: Tables, edges: Sequence[int]) -> Findings:
@@ -73,6 +79,8 @@ def _of_row(row: Row, tables: Tables, edges: Sequence[int]) -> Iterator[Finding]
         yield from _groups(row, tables["group_exposure"])
     if "what_if" in tables:
         yield from _variants(row, tables["what_if"])
+    if "served_recall" in tables:
+        yield from _served(row, tables["served_recall"])
     for effect in of_row(tables["temperature_effect"], row).to_dicts():
         value, error = effect["change"], effect["change_se_superpopulation"]
         if effect["figure"] in CHANGES:
@@ -89,6 +97,30 @@ def _variants(row: Row, table: pl.DataFrame) -> Iterator[Finding]:
         grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN["change"]}
         value, error = r["neighbours_kept"], r["neighbours_kept_se"]
         yield finding(row, f"neighbours kept by {r['what']}", measured(value), value, error, **grounds)
+
+
+def _served(row: Row, table: pl.DataFrame) -> Iterator[Finding]:
+    """The recall of served results, of which lengths it differs from that of all, and how many texts are never served."""
+    rows = of_row(table, row)
+    for whole in rows.filter(pl.col("by").is_null()).to_dicts():
+        k, error = whole["k"], whole["recall_se"]
+        basis = f"the {count(k, 'nearest text')} of {whole['queries']:,} queries, by exact searches"
+        grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN["recall"]}
+        yield finding(row, f"recall at {k}", measured(whole["recall"]), whole["recall"], error, **grounds)
+        if k < rows["k"].max():
+            continue
+        lengths = rows.filter(pl.col("by").is_not_null(), k=k).to_dicts()
+        tested = [r for r in lengths if r["queries"] >= TEXTS_FOR_AN_INTERVAL and r["difference_se"] is not None]
+        z = together(len(tested))
+        for r in lengths:
+            compared = state(r["recall"], r["difference_se"] if r in tested else None, whole["recall"] or 0.0, z)
+            name = recalled(r["by"], int(r["group"]), k)
+            yield finding(row, name, compared, r["recall"], r["recall_se"], **grounds)
+        basis = f"{count(whole['exact_texts'], 'text')} among the {k} exact nearest of a query"
+        yield finding(
+            row, "texts never served", measured(whole["never_served"]), float(whole["never_served"]), rests_on=basis,
+            not_shown=_NOT_SHOWN["recall"],
+        )  # fmt: skip
 
 
 def _measured(row: Row, figure: str, rests_on: str) -> Finding:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from tempscale_jobs.audit import by_group, charts, verdict, what_if
+from tempscale_jobs.audit import by_group, charts, served, verdict, what_if
 from tempscale_jobs.audit.advice import advice
-from tempscale_jobs.audit.words import NOTE, corrected, in_words, labelled, left_out, protocol, thresholds
+from tempscale_jobs.audit.words import NOTE, corrected, in_words, labelled, left_out, protocol, text_in_words, thresholds
 from tempscale_jobs.nights.charts import over_nights
 from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.nights.night import failure_in_words, notes_in_brief
@@ -147,6 +147,7 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], trend: pl.Data
             *_exposure(model, corrected(tables, first, model.asked_by, model.edges)),
             *_by_group(model, name),
             *_what_if(model),
+            *served.section(place, of_model, run.get("models", {}).get(name, {}), model.edges, excerpts),
             *_threshold(model),
             *_second_order(model),
             *_nights(place, trend),
@@ -233,20 +234,15 @@ def _nights(place: str, trend: pl.DataFrame) -> list[Section]:
 def _worst(model: _Model, excerpts: Mapping[str, Row] | None) -> list[Section]:
     """The first texts and pairs of each ranking, with their excerpts."""
 
-    def text(row: Row, side: str = "") -> str:
-        text_id = row[f"text_id{side}"]
-        lines = [f"{text_id} · {count(row[f'tokens{side}'], 'token')}"]
-        if excerpts and text_id in excerpts:
-            excerpt = excerpts[text_id]
-            lines.append(excerpt["excerpt"] + " …" * (excerpt["characters"] > len(excerpt["excerpt"])))
-        return "\n".join(lines)
-
     def pair(row: Row) -> tuple[str, ...]:
-        return row["temperature"], text(row, "_a"), text(row, "_b")
+        return row["temperature"], *(text_in_words(row, excerpts, side) for side in ("_a", "_b"))
 
     parts = list[list[Section]]()
     for ranking, figure in (("nearness", "mean cosine"), ("hub", "lists")):
-        cells = [(row["temperature"], text(row), number(row["value"])) for row in _first(model, "collapsed_texts", ranking)]
+        cells = [
+            (row["temperature"], text_in_words(row, excerpts), number(row["value"]))
+            for row in _first(model, "collapsed_texts", ranking)
+        ]
         parts.append(tabled(ranking, Table(("temperature", "text", figure), cells, words=2)))
     heads = ("temperature", "one text", "the other")
     near = [(*pair(row), number(row["cosine"])) for row in _first(model, "near_duplicates")]

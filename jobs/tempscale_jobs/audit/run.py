@@ -16,6 +16,7 @@ from tempscale_jobs.audit.checks import (
     check_dimensions,
     check_inputs,
     check_models,
+    check_results,
     check_services,
     check_unchanged,
     contents_of,
@@ -23,6 +24,7 @@ from tempscale_jobs.audit.checks import (
 from tempscale_jobs.audit.facts import facts
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus import results
 from tempscale_jobs.corpus.stream import SourceReader
 from tempscale_jobs.errors import IncompleteRun
 from tempscale_jobs.lifecycle import Lifecycle
@@ -45,6 +47,7 @@ from tempscale_jobs.steps import (
     largest,
     precision,
     probe,
+    served,
     socm,
     source_order,
     what_if,
@@ -114,15 +117,20 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
     Return the content of run.json, and the configuration with what was settled meanwhile.
     """
     run, query_source, audited = life.run, None, list[Embedded]()
-    vectors, verified = None, None
+    vectors, verified, served_index = None, None, None
     night.check_windows(Night.of(run, config), config.embedding.max_length)
     config = sized(config, run)
     check_models(config, run.models)
+    if config.results is not None:
+        with journal.stage("read the results") as stage:
+            served_index = results.read(run.below("results").storage, config.results, config.out, config.seed, stage)
+            stage.note = f"{served_index.read:,} rows, of {served_index.queries:,} queries"
     with journal.stage("read the corpus") as stage:
         if config.queries is not None:  # First, so that a mistake in them leaves no run to resume.
             query_source = open_source(config, run.below("queries"), config.queries)
         corpus = open_source(config, run, config.corpus, stage)
         stage.note = corpus.described()
+        check_results(config, run, query_source, corpus)
     if config.verification is not None:
         verifying = replace(run.below("verify"), models=[*run.verified_by])
         vectors = verification.open_sources(config.verification, verifying, journal)
@@ -132,6 +140,7 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
         if query_source is not None:
             query_source.read_all(cluster, journal, "all of the queries")
         corpus.read_all(cluster, journal, "all of the corpus")
+        check_results(config, run, query_source, corpus)
         check_dimensions(config, run, None if query_source is None else run.below("queries"))
         journal.count("rejected", corpus.index.rejected)
         if config.verification is not None and vectors is not None:
@@ -153,7 +162,8 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
             _after_crew(embedded)
         with journal.stage("tables") as stage:
             stage.note = f"{len(summary.summarise(audited, verified))} tables"
-    return life.record(**facts(audited, None if query_source is None else query_source.index, verified)), config
+    queries = None if query_source is None else query_source.index
+    return life.record(**facts(audited, queries, verified, served_index)), config
 
 
 def _given_embeddings(scope: Scope) -> Embedded:
@@ -219,6 +229,7 @@ def _measure_all_pairs(scope: Embedded) -> None:
     for temperature in scope.run.temperatures:
         by_group.measure(scope, temperature)
     what_if.measure(scope, queries)
+    served.compare(scope, queries)
     source_order.look(scope)
 
 

@@ -36,6 +36,8 @@ from tempscale_jobs.tables.audit import (
     EXCERPTS,
     GROUP_COSINE,
     GROUP_EXPOSURE,
+    SERVED_MISSED,
+    SERVED_RECALL,
     TABLES,
     TEMPERATURE_EFFECT,
     WHAT_IF,
@@ -43,6 +45,8 @@ from tempscale_jobs.tables.audit import (
 from tempscale_jobs.tables.columns import Table, finite
 from tempscale_jobs.verify.stage import Verified
 
+_RANKINGS = ("socm_pairs", "near_duplicates", "collapsed_texts", "served_missed")
+"""The tables that name texts, of which excerpts are kept."""
 _EXCERPT_CHARACTERS, _AT_ONCE = 280, 1 << 20
 """The length of an excerpt, and values that are summed at a time."""
 _STEPS = {
@@ -50,6 +54,7 @@ _STEPS = {
     "near_duplicates": "exposure", "collapsed_texts": "exposure", "prefix_probe": "probe", "socm": "socm",
     "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top", "what_if": "what_if",
     "group_exposure": "exposure", "group_cosine": "by_group",
+    "served_recall": "served", "served_missed": "served",
 }  # fmt: skip
 
 
@@ -66,7 +71,9 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     """The tables by name, from what the steps so far have measured."""
     run, config, index = audited[0].run, audited[0].config, audited[0].index
     models = [scope.model for scope in audited]
-    requested = {WHAT_IF.name: config.analysis.what_if, GROUP_EXPOSURE.name: config.by, GROUP_COSINE.name: config.by}
+    requested = dict.fromkeys((GROUP_EXPOSURE.name, GROUP_COSINE.name), config.by) | {
+        WHAT_IF.name: config.analysis.what_if, SERVED_RECALL.name: config.results, SERVED_MISSED.name: config.results
+    }  # fmt: skip
     collected = [table for table in TABLES if table.name in _STEPS and requested.get(table.name, True)]
     tables = {table.name: _collected(run, models, table, config.analysis) for table in collected}
     summaries, effects = [], []
@@ -81,7 +88,7 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     tables["temperature_effect"] = TEMPERATURE_EFFECT.build_rows(effects)
     if config.keep_text and config.corpus.embedding_column is None:
         layouts = {scope.model.label: scope.texts for scope in audited}
-        rankings = [tables[name] for name in ("socm_pairs", "near_duplicates", "collapsed_texts")]
+        rankings = [tables[name] for name in _RANKINGS if name in tables]
         tables["excerpts"] = _excerpts(run, index, layouts, rankings)
     read = {name: pl.DataFrame(pl.from_arrow(tables[name])) for name in findings.READ if name in tables}
     edges = Edges.cut(config.analysis.intervals, [model.max_length for model in models], config.embedding.long)

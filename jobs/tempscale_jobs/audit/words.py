@@ -281,3 +281,13 @@ def measured_pairs(row: dict[str, Any]) -> str:
     if groups is None:
         return f"of the {count(texts * (texts - 1) // 2, 'pair')} of {count(texts, 'text')}"
     return f"estimated from {row['socm_pairs']:,} pairs of {texts:,} texts in {groups} random groups"
+
+
+def text_in_words(row: Mapping[str, Any], excerpts: Mapping[str, dict[str, Any]] | None, side: str = "") -> str:
+    """A text that a row names: its id and length, and below them its excerpt if there is one."""
+    text_id = row[f"text_id{side}"]
+    lines = [f"{text_id} · {count(row[f'tokens{side}'], 'token')}"]
+    if excerpts and text_id in excerpts:
+        excerpt = excerpts[text_id]
+        lines.append(excerpt["excerpt"] + " …" * (excerpt["characters"] > len(excerpt["excerpt"])))
+    return "\n".join(lines)

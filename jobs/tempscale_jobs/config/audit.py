@@ -23,6 +23,7 @@ from tempscale_jobs.config.sections import (
     Intervals,
     Queries,
     Regularization,
+    Results,
     Seed,
 )
 from tempscale_jobs.config.strict import checked
@@ -38,6 +39,8 @@ SOCM_GROUPS = 32
 PUBLISHED_SAMPLE = 1000
 _LEFT_OUT = {"socm_sample": 0, "probe_sample": 0, "socm_top_over": "sample"}
 """Of the analysis, what a quick audit does not measure."""
+_ADDED = ("quick", "verify", "by", "results")
+"""Settings that earlier versions did not have; without them a run has the same identity as before."""
 _HOW_MANY = {"socm_sample", "socm_groups", "socm_se"}
 
 
@@ -177,7 +180,7 @@ class AuditConfig(Command):
     command: ClassVar[str] = "audit"
     reads: ClassVar[str] = "corpus"
     outside_identity: ClassVar[frozenset[str]] = frozenset({"out", "execution", "night", "gate", "record"})
-    files: ClassVar[tuple[str, ...]] = ("corrections", "verify")
+    files: ClassVar[tuple[str, ...]] = ("corrections", "verify", "results")
     out: Annotated[str, Option("--out", "The run", "DIR")] = Field(
         "runs/audit", min_length=1, description="The run folder; the night's date replaces {night} here and in the sources."
     )
@@ -200,6 +203,7 @@ class AuditConfig(Command):
         "of searches, and whether it attracts itself. Groups of fewer than 30 texts are joined into one.",
     )
     queries: Queries | None = Field(None, description="Texts that search the corpus, for its exposure; keys as corpus.")
+    results: Results | None = Field(None, description="What an index returns for the queries, for its recall.")
     embedding: Embedding = Field(
         default_factory=lambda: Embedding.model_validate({}), description="Models and temperatures."
     )
@@ -294,6 +298,20 @@ class AuditConfig(Command):
         return self
 
     @model_validator(mode="after")
+    def _results_can_be_compared(self) -> AuditConfig:
+        if self.results is None:
+            return self
+        if self.queries is None:
+            raise ValueError("--results are what an index returns for queries, and none are given: name them by --queries")
+        if not (self.analysis.neighbours and self.analysis.compares):
+            raise ValueError("--results are compared with nearest texts; set neighbours and exposure_sample above 0")
+        if self.corpus.sample is not None:
+            raise ValueError(
+                "--results are compared with the nearest of all texts of the index; leave out --sample (corpus.sample)"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _exact_bounds(self) -> AuditConfig:
         coarse = self.embedding.precision != "float32" and self.execution.cache is not None
         if coarse and self.analysis.socm_top_over == "corpus":
@@ -325,13 +343,11 @@ class AuditConfig(Command):
     @override
     def identity(self) -> dict[str, Any]:
         """See `Command.identity`. A run has the identity that it had before there were quick ones and verified ones, and
-        before `what_if` and `by`.
+        before `what_if`, `by` and `results`.
 
         The models of [verify] count by their files.
         """
-        identity = {
-            name: value for name, value in super().identity().items() if name not in ("quick", "verify", "by") or value
-        }
+        identity = {name: value for name, value in super().identity().items() if name not in _ADDED or value}
         if not self.analysis.what_if:
             identity["analysis"].pop("what_if")
         for name in ("model", "candidates"):
@@ -344,7 +360,9 @@ class AuditConfig(Command):
         """
         night = self.night or datetime.datetime.now(datetime.UTC).date().isoformat()
         history = filled(history_folder(self.record, self.out), night)
-        sections = {name: section for name in ("corpus", "queries") if (section := getattr(self, name)) is not None}
+        sections = {
+            name: section for name in ("corpus", "queries", "results") if (section := getattr(self, name)) is not None
+        }
         analysis = self.analysis.model_copy(update=_LEFT_OUT) if self.quick else self.analysis
         dated = NIGHT in self.out or any(NIGHT in section.source for section in sections.values())
         return self.model_copy(

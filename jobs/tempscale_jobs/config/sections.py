@@ -160,6 +160,17 @@ class Queries(Corpus):
     )
 
 
+class Results(Strict):
+    """The results of searches."""
+
+    kind: ClassVar[str] = "results"
+    source: Annotated[str, Option("--results", "Texts", "SRC")] = Field(
+        min_length=1,
+        description="What your index returns for the queries, to compare it with the exact nearest texts: columns query_id, "
+        "text_id and rank (1 is the nearest), from a source like corpus.source.",
+    )
+
+
 class Models(Strict, allow_inf_nan=True):  # `Temperature` checks its numbers itself.
     """The models and the temperatures."""
 

@@ -304,15 +304,20 @@ def whole_number(value: Any) -> int | None:
     return int(value) if is_whole else None
 
 
-def whole_length(value: Any) -> int | None:
-    """The length in a cell, a whole number from 1 on or its digits; None if it is none."""
+def whole_number_in(value: Any) -> int | None:
+    """The whole number in a cell, or its digits; None if it is none."""
     value = utf8_or_bytes(value)
     if isinstance(value, str):
         try:
             value = Decimal(value.strip())
         except InvalidOperation:
             return None
-    number = whole_number(value)
+    return whole_number(value)
+
+
+def whole_length(value: Any) -> int | None:
+    """The length in a cell, a whole number from 1 on or its digits; None if it is none."""
+    number = whole_number_in(value)
     return number if number is not None and 1 <= number < 2**31 else None
 
 

@@ -237,7 +237,7 @@ def columns_of(settings: Corpus, by: Sequence[str] = ()) -> Columns:
     required: dict[str, str | None] = {settings.embedding_column: option}
     if settings.length_column is not None:
         required[settings.length_column] = "queries.length_column" if of_queries else "--length-column"
-    elif of_queries:  # No figure depends on the length of a query.
+    elif of_queries:  # Queries may come without lengths.
         optional = optional | {settings.text_column: None}
     else:
         required[settings.text_column] = "--text-column, or the lengths with --length-column"

@@ -24,7 +24,7 @@ _OF_A_NIGHT = {"--out", "--night", "--baseline", "--history"}
 """What another run beside a night must not share with it."""
 _OF_ONE_NIGHT = {"--night", "--quick"}
 """What the nights after it do not repeat."""
-_REPEATED = {"corpus", "queries", "embedding", "analysis", "choosing", "diagnosis", "seed", "keep_text"}
+_REPEATED = {"corpus", "queries", "results", "embedding", "analysis", "choosing", "diagnosis", "seed", "keep_text"}
 """The sections that decide what is measured."""
 _HIDDEN = "***"
 """What stands for a secret: no line with it would run."""

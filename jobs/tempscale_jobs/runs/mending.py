@@ -47,7 +47,10 @@ def reopen(storage: Storage, record: dict[str, Any], damaged: Sequence[str]) -> 
             f"{subject}, and the embeddings that the run is made of were pruned; nothing was changed. Start over with "
             "--fresh, or choose another --out"
         )
-    read = {"": next((entry for entry in _ANSWERS if entry in record), ""), "queries/": "queries", "verify/": "verified"}
+    read = {
+        "": next((entry for entry in _ANSWERS if entry in record), ""), "queries/": "queries", "verify/": "verified",
+        "results/": "results",
+    }  # fmt: skip
     for below, section in read.items():
         if "source_state" in record.get(section, {}):
             storage.write_json(f"{below}{PLANNED}", {"source_state": record[section]["source_state"], "units": 1})

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from tempscale_jobs.runs.storage import Storage
 
-BELOW = ("queries", "verify")
-"""Folders of a run whose files are of the same kinds as its own: of the queries, and of the vectors that are verified."""
+BELOW = ("queries", "verify", "results")
+"""Folders of a run whose files are of the same kinds as its own: of queries, vectors that are verified, served results."""
 PROCESSORS = "partials/processors"
 """The kinds of processor that worked on a run, by step; the last digits depend on them."""
 

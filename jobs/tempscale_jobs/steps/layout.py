@@ -108,6 +108,17 @@ class Layout:
         asked = {text_id for text_ids in of_key.values() for text_id in text_ids}  # Ids of one hash: compare the ids.
         return {i: place for i, place in zip(self.ids[places].tolist(), places.tolist(), strict=True) if i in asked}
 
+    def places_of_keys(self, keys: np.ndarray) -> np.ndarray:
+        """The place of the text with each of these keyed hashes; −1 where there is none."""
+        asked, inverse = np.unique(keys, return_inverse=True)
+        places = np.full(len(asked), -1, np.int64)
+        for start in range(0, len(self) if len(asked) else 0, AT_ONCE):
+            here = self.key[start : start + AT_ONCE]
+            nearest = np.minimum(np.searchsorted(asked, here), len(asked) - 1)
+            known = np.flatnonzero(asked[nearest] == here)
+            places[nearest[known]] = start + known
+        return places[inverse].reshape(keys.shape)
+
     def sample(self, size: int, among: np.ndarray | None = None) -> np.ndarray:
         """The places of the texts of smallest keyed hash, ascending by it, of all or `among` some: see `seeded_sample`."""
         keys = self.key if among is None else self.key[among]

@@ -226,6 +226,38 @@ GROUP_COSINE = Table(
     ),
 )  # fmt: skip
 
+SERVED_RECALL = Table(
+    "served_recall",
+    "how many of the exact nearest texts an index returns for the queries, from the results that it served",
+    (
+        *KEY,
+        Column("by", TEXT, "", "`length`: of the query; `text_length`: of the exact nearest text; null for all"),
+        Column("group", TEXT, "", "lower edge of the length interval; null for all"),
+        Column("k", INT, "", "exact nearest texts of a query, and as many served ones"),
+        Column("queries", BIG, "", "queries with results that have such nearest texts"),
+        Column("without_results", BIG, "", "further queries without results, which count in no recall; null by text_length"),
+        Column("fewer_results", BIG, "", "of queries, those with fewer than k results; null by text_length"),
+        Column("exact", BIG, "", "exact nearest texts of these queries, each as often as it is one"),
+        Column("recall", FLOAT, "share", "of these, texts among the first k served, or texts equally near to the k-th"),
+        Column("recall_se", FLOAT, "", "standard error over queries, or over their documents"),
+        Column("difference_se", FLOAT, "", "that of the recall less the recall of all; null for all"),
+        Column("exact_texts", BIG, "texts", "different texts among them; null by length"),
+        Column("never_served", BIG, "texts", "of these, missed ones that are never among the first k served"),
+    ),
+)
+
+SERVED_MISSED = Table(
+    "served_missed",
+    "texts among the exact nearest of two queries or more that are never among the first k served; the 100 most missed",
+    (
+        *KEY,
+        Column("text_id", TEXT, "", "the text"),
+        Column("tokens", INT, "tokens", "its length"),
+        Column("exact_times", BIG, "", "queries that miss it among their k nearest"),
+        Column("served_times", BIG, "", "rows of the results that have it, at any rank"),
+    ),
+)
+
 NEIGHBOURS = Table(
     "neighbours",
     "the k-nearest-neighbour graph of the corpus, one row a text, below neighbours/; of the queries, below queries/",
@@ -403,5 +435,5 @@ EXCERPTS = Table(
 TABLES = (
     LENGTH_COLLAPSE, COSINE_HISTOGRAM, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES,
     COLLAPSED_TEXTS, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF, GROUP_EXPOSURE,
-    GROUP_COSINE, EXCERPTS,
+    GROUP_COSINE, SERVED_RECALL, SERVED_MISSED, EXCERPTS,
 )  # fmt: skip

@@ -89,6 +89,18 @@ def found(k: int) -> Table:
     )
 
 
+SERVED = Table(
+    "served",
+    "what an index returns for queries, as read; removed when the run completes",
+    (
+        Column("query_id", pa.string(), "", "the query's id, as a string"),
+        Column("text_id", pa.string(), "", "the text's id, as a string"),
+        Column("rank", pa.int64(), "", "the text's rank; the nearest has the least"),
+        Column("query_key", pa.uint64(), "", "keyed hash of the query's id"),
+        Column("text_key", pa.uint64(), "", "keyed hash of the text's id"),
+    ),
+)
+
 DUPLICATE_TILE = Table(
     "duplicate_tile",
     "the near-duplicates of largest cosine of one super-tile; below partials/",

@@ -129,3 +129,11 @@ def test_parts_without_a_text_change_nothing(run, part_by_part, cached):
     assert found.ids[np.arange(5)].tolist() == IDS[:5]
     assert found.shards_of(np.arange(5)).tolist() == found.parts_and_rows(np.arange(5))[0].tolist() == [1, 1, 1, 3, 3]
     assert layout.column(run, run.models[0], run.temperatures[0], found, "spread").tolist() == [1.0] * 5
+
+
+def test_the_places_of_keys_are_those_of_their_texts_in_any_steps(monkeypatch):
+    monkeypatch.setattr(layout, "AT_ONCE", 3)
+    texts = laid_out([f"t{k}" for k in range(10)], [5] * 10, [0] * 10, [0])
+    asked = np.array([texts.key[[7, 0, 7]], [texts.key[9], np.uint64(1), texts.key[3]]], dtype=np.uint64)
+    assert texts.places_of_keys(asked).tolist() == [[7, 0, 7], [9, -1, 3]]
+    assert texts.places_of_keys(asked[:0]).shape == (0, 3)
