@@ -274,7 +274,7 @@ PARTS = {
     "tempscale_jobs.steps.exposure:_duplicates": "exposure: near-duplicates of the tiles",
     "tempscale_jobs.steps.neighbours:merge": "exposure: neighbours of the tiles",
     "tempscale_jobs.steps.neighbours:search": "exposure: neighbours of a sample",
-    "tempscale_jobs.steps.exposure:count": "exposure: counts",
+    "tempscale_jobs.steps.counts:count": "exposure: counts",
     "tempscale_jobs.steps.source_order:look": "order of the source",
 }
 """Functions of the process that starts a run which are steps of their own inside a stage, or between stages."""

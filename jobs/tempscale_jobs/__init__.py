@@ -32,6 +32,7 @@
       verdict             the first screen: the answer and four figures
       advice              what follows, with a command
       what_if             what is said of variants of the vectors
+      named               what is said of the texts that are found most
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
       run, findings, terminal
       units               what one task reads and writes
@@ -95,6 +96,8 @@
       calibration         how near two random texts are, by length
       neighbours          the nearest texts
       exposure            who fills the results; hubs, near-duplicates
+      counts              how often each text is found
+      named               the texts that are found most, and who is found if they go
       by_length           a correction by length, fitted
       what_if             what variants of the vectors keep and change
       source_order        whether neighbours in the source are alike

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from tempscale_jobs.audit import charts, verdict, what_if
+from tempscale_jobs.audit import charts, named, verdict, what_if
 from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.words import NOTE, corrected, in_words, labelled, left_out, protocol, thresholds
 from tempscale_jobs.nights.charts import over_nights
@@ -145,6 +145,7 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], trend: pl.Data
             Section("In words", in_words(of_model, model.edges), NOTE),
             *_length(model),
             *_exposure(model, corrected(tables, first, model.asked_by, model.edges)),
+            *_named(model, name == next(iter(run.get("models", {})), name)),
             *_what_if(model),
             *_threshold(model),
             *_second_order(model),
@@ -178,6 +179,10 @@ def _exposure(model: _Model, sentence: str) -> list[Section]:
         corrected_too,
         sentences=[sentence] if sentence and corrected_too else [],
     )
+
+
+def _named(model: _Model, is_listed: bool) -> list[Section]:
+    return named.section(model.tables["named_texts"], model.tables["removal"], model.edges, is_listed)
 
 
 def _what_if(model: _Model) -> list[Section]:

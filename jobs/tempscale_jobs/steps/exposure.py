@@ -6,33 +6,26 @@ are the queries, over the whole corpus: this gives exposures an error but no bia
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tempscale.collapse.aggregates import Duplicates, merge_tree
-from tempscale.collapse.exposure import QueryNeighbours, Slots, Units, exposures, slots
-from tempscale.collapse.neighbours import PowerSums, skewness
 from tempscale.collapse.tiles import upper_triangle
-from tempscale.stats.errors import enough_documents
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.steps import blocks, by_length, neighbours
 from tempscale_jobs.steps.blocks import COSINE, Merging, Tiling
+from tempscale_jobs.steps.counts import Counted, Graph, count, exposure_rows, ranked
 from tempscale_jobs.steps.layout import Layout, Order, layout
+from tempscale_jobs.steps.named import Asked, name_texts
 from tempscale_jobs.steps.neighbours import FoundNeighbours, Labels, Queries
 from tempscale_jobs.steps.scope import Embedded
-from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import COLLAPSED_TEXTS, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES
-from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers.cluster import Cluster
-from tempscale_jobs.workers.dispatch import results, share
 
-UNITS_OF_A_TASK = 1 << 20
-"""Texts or documents whose slots one task counts; it reads the neighbours of all."""
 _WRITTEN = ("neighbours", "corrections", neighbours.CORRECTED, "partials/exposure")
 """The folders of the files of this step."""
 
@@ -62,13 +55,15 @@ class _Rows(NamedTuple):
     exposure: list[dict[str, Any]]
     corrected: list[dict[str, Any]]
     hubs: list[dict[str, Any]]
+    asked: list[Asked]
+    """Who asked, and what was counted."""
 
 
 def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> None:
     run, model, texts = scope.run, scope.model, scope.texts
     place, full = run.place("partials/exposure", model, temperature), scope.analysis.cosine == "full"
     grid, bounds = blocks.tiling(scope, temperature)
-    step, rows = _Step(scope, temperature, grid, bounds), _Rows([], [], [])
+    step, rows = _Step(scope, temperature, grid, bounds), _Rows([], [], [], [])
     # Tiles use labels of texts, which are converted to places in canonical order.
     labels = Labels.of(scope, temperature, all_names=full and bool(grid.neighbours))
     if full:
@@ -80,6 +75,8 @@ def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
         _search_with_texts(step, labels, rows)
         if queries is not None:
             _search_with_queries(step, labels, queries, rows)
+    if rows.asked and temperature == run.temperatures[0] and not scope.config.quick:
+        name_texts(labels, grid, rows.asked, place)
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows.exposure))
     run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(rows.corrected))
     run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(rows.hubs))
@@ -116,13 +113,17 @@ class _Step:
         """Whether all pairs are compared."""
         return self.scope.analysis.cosine == "full"
 
-    def count(self, graph: Graph) -> list[_Counted]:
+    def count(self, graph: Graph) -> list[Counted]:
         """Count the slots of a graph."""
         return count(self.scope.cluster, self.grid, self.scope.texts, graph)
 
     def rows(self, graph: Graph) -> list[dict[str, Any]]:
         """The rows of `exposure` of a graph."""
-        return exposure_rows(self.count(graph), graph, self.scope.texts, self.key)
+        return self.rows_of(self.count(graph), graph)
+
+    def rows_of(self, counted: list[Counted], graph: Graph) -> list[dict[str, Any]]:
+        """The rows of `exposure` of a graph that was counted."""
+        return exposure_rows(counted, graph, self.scope.texts, self.key)
 
 
 def _merge(step: _Step, labels: Labels, rows: _Rows) -> None:
@@ -131,7 +132,8 @@ def _merge(step: _Step, labels: Labels, rows: _Rows) -> None:
     folder = scope.run.place("neighbours", scope.model, step.temperature)
     graph = Graph(neighbours.merge(step.grid, folder, step.bounds, labels), len(scope.texts), from_corpus=True, every=True)
     counted = step.count(graph)
-    rows.exposure.extend(exposure_rows(counted, graph, scope.texts, step.key))
+    rows.exposure.extend(step.rows_of(counted, graph))
+    rows.asked.append(Asked(scope, None, graph, counted[-1]))
     rows.hubs.extend(ranked(step.key, "hub", counted[-1].most, counted[-1].times, scope.texts))
 
 
@@ -147,7 +149,9 @@ def _search_with_texts(step: _Step, labels: Labels, rows: _Rows) -> None:
         found = neighbours.search(step.temperature, step.grid, sampled, labels)
         graph = Graph(found.files, len(drawn), from_corpus=True, every=every)
         if not step.full:
-            rows.exposure.extend(step.rows(graph))
+            counted = step.count(graph)
+            rows.exposure.extend(step.rows_of(counted, graph))
+            rows.asked.append(Asked(scope, None, graph, counted[-1]))
         rows.corrected.extend(_corrected(step, graph, found))
 
 
@@ -162,127 +166,10 @@ def _search_with_queries(step: _Step, labels: Labels, queries: Run, rows: _Rows)
     found = neighbours.search(step.temperature, step.grid, request, labels)
     documents = None if query_layout.documents is None else query_layout.documents[drawn]
     graph = Graph(found.files, len(drawn), from_corpus=False, every=len(drawn) == len(query_layout), documents=documents)
-    rows.exposure.extend(step.rows(graph))
+    counted = step.count(graph)
+    rows.exposure.extend(step.rows_of(counted, graph))
+    rows.asked.append(Asked(replace(scope, run=queries, texts=query_layout), drawn, graph, counted[-1]))
     rows.corrected.extend(_corrected(step, graph, found))
-
-
-class Graph(NamedTuple):
-    """The nearest texts of some queries, in parts."""
-
-    files: list[str]
-    queries: int
-    """The number of queries."""
-    from_corpus: bool
-    """Whether the queries are texts of the corpus."""
-    every: bool
-    """Whether they are all queries, not a sample."""
-    documents: np.ndarray | None = None
-    """The document of each query; None if no query has one, and for texts of the corpus."""
-
-
-class _Counted(NamedTuple):
-    """The counts for one number of neighbours."""
-
-    k: int
-    by_text: Slots
-    by_document: Slots | None
-    occurrence: PowerSums
-    """Of N_k over the texts."""
-    most: np.ndarray
-    """Places of texts, among them those of largest N_k."""
-    times: np.ndarray
-    """N_k of each."""
-
-
-def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[_Counted]:
-    """Count the slots of a graph for the nearest text alone and for all k, by text and, where there are any, by document."""
-    others = 0 if graph.from_corpus else graph.queries
-    by_document = texts.documents is not None or graph.documents is not None
-    levels = [Units.of(len(texts), others)]
-    levels += [Units.of(len(texts), others, texts.documents, graph.documents)] if by_document else []
-    interval, work = share(texts.interval), []
-    for units in levels:
-        shared = share(units)
-        for start in range(0, units.total, UNITS_OF_A_TASK):
-            here = range(start, min(start + UNITS_OF_A_TASK, units.total))
-            keys = texts.key[here.start : here.stop] if units is levels[0] else None
-            work.append((grid, graph, interval, shared, _Range(here, keys)))
-    counts = results(cluster, _count_units, work, "counts")
-    of_texts = [by_k for by_k, (*_, part) in zip(counts, work, strict=True) if part.keys is not None]
-    of_documents = [by_k for by_k, (*_, part) in zip(counts, work, strict=True) if part.keys is None]
-    return [
-        _Counted(
-            k,
-            reduce(Slots.merged, (by_k[number].slots for by_k in of_texts)),
-            reduce(Slots.merged, (by_k[number].slots for by_k in of_documents)) if of_documents else None,
-            reduce(PowerSums.merged, (by_k[number].occurrence for by_k in of_texts)),
-            np.concatenate([by_k[number].most for by_k in of_texts]),
-            np.concatenate([by_k[number].times for by_k in of_texts]),
-        )
-        for number, k in enumerate(_numbers(grid))
-    ]
-
-
-def _numbers(grid: Tiling) -> list[int]:
-    """The numbers of neighbours that are counted: the nearest, and all."""
-    return sorted({1, grid.neighbours})
-
-
-class _OfUnits(NamedTuple):
-    """The counts of a range of units."""
-
-    slots: Slots
-    occurrence: PowerSums
-    most: np.ndarray
-    times: np.ndarray
-
-
-class _Range(NamedTuple):
-    """Consecutive units, whose slots one task counts."""
-
-    here: range
-    keys: np.ndarray | None
-    """The key of each text; None if the units are documents."""
-
-
-def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units, part: _Range) -> list[_OfUnits]:
-    """Count the slots of a range of units, and for texts N_k and its largest values."""
-    here, keys = part
-
-    def query_neighbours(k: int) -> Iterator[QueryNeighbours]:
-        for name in graph.files:
-            table = grid.storage.read_table(name)
-            unit = units.of_queries(table.column("asker").to_numpy(), graph.from_corpus)
-            yield QueryNeighbours(unit, parts.matrix(table, "place")[:, :k])
-
-    counted = []
-    for k in _numbers(grid):
-        counts, filled = slots(query_neighbours(k), interval, grid.intervals, here, count=units.total, unit=units.texts)
-        times = filled[: 0 if keys is None else len(keys)]
-        most = here.start + largest(times, keys) if keys is not None else np.zeros(0, np.int64)
-        counted.append(_OfUnits(counts, PowerSums.of(times), most, times[most - here.start]))
-    return counted
-
-
-def exposure_rows(counted: Sequence[_Counted], graph: Graph, texts: Layout, key: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row for each interval, for the nearest text alone and for all k."""
-    population = texts.population(len(texts)) if graph.from_corpus else float("inf")
-    share = graph.queries / len(texts) if graph.from_corpus else 1.0
-    enough = all(enough_documents(column) for column in (texts.documents, graph.documents) if column is not None)
-    rows = []
-    for counts in counted:
-        figures = exposures(counts.by_text, population, counts.by_document, share)
-        hubness = skewness(counts.occurrence) if graph.every else None
-        rows += [
-            key
-            | {"asked_by": "corpus" if graph.from_corpus else "queries", "queries": graph.queries, "k": counts.k}
-            | {"interval": texts.edges[b], "texts": int(counts.by_text.texts[b])}
-            | {"texts_share": float(figures.texts_share[b]), "slots_share": float(figures.slots_share[b])}
-            | {"exposure": float(figures.exposure[b]), "exposure_se": float(figures.corrected[b])}
-            | {"exposure_se_superpopulation": finite(figures.error[b]) if enough else None, "k_occurrence_skewness": hubness}
-            for b in np.flatnonzero(counts.by_text.texts)
-        ]
-    return rows
 
 
 def _corrected(step: _Step, graph: Graph, found: FoundNeighbours) -> list[dict[str, Any]]:
@@ -322,35 +209,3 @@ def _listed(grid: Tiling, tiles: list[tuple[int, int]]) -> Duplicates:
     """The near-duplicates of some super-tiles."""
     lists = (blocks.read_duplicates(grid, i, j) for i, j in tiles)
     return merge_tree(lists, lambda left, right: left.merged(right).first(grid.listed))
-
-
-LISTED, _AT_ONCE = 20, 1 << 20
-"""The length of a ranking, and how many texts are sorted together."""
-
-
-def largest(values: np.ndarray, keys: np.ndarray) -> np.ndarray:
-    """The places of the largest values of a ranking, ties by key; NaN is skipped."""
-    places = [np.zeros(0, np.int64)]
-    for start in range(0, len(values), _AT_ONCE):
-        chunk = values[start : start + _AT_ONCE]
-        known = np.flatnonzero(~np.isnan(chunk))
-        if len(known) > LISTED:  # Sort only the candidates.
-            known = known[chunk[known] >= np.partition(chunk[known], -LISTED)[-LISTED]]
-        places.append(start + known)
-    candidates = np.concatenate(places)
-    return candidates[np.lexsort((keys[candidates], -values[candidates]))][:LISTED]
-
-
-def ranked(
-    key: dict[str, Any], ranking: str, places: np.ndarray, values: np.ndarray, layout: Layout
-) -> list[dict[str, Any]]:
-    """Rows of `collapsed_texts` for the ranking `nearness` or `hub`, from texts that include those of largest value."""
-    order = largest(values, layout.key[places])
-    return [
-        key
-        | {"ranking": ranking, "rank": rank, "text_id": text_id}
-        | {"tokens": int(layout.tokens[place]), "value": float(value)}
-        for rank, (place, value, text_id) in enumerate(
-            zip(places[order], values[order], layout.ids[places[order]], strict=True), start=1
-        )
-    ]

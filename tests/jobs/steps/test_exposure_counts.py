@@ -11,7 +11,7 @@ from tile_grid import grid
 from tempscale.collapse.exposure import exposure as plain
 from tempscale.collapse.neighbours import NOBODY, PowerSums, skewness
 from tempscale_jobs.config.sections import Execution
-from tempscale_jobs.steps import exposure
+from tempscale_jobs.steps import counts
 from tempscale_jobs.tables import parts
 from tempscale_jobs.workers import cluster as sessions
 
@@ -56,11 +56,11 @@ def test_ranges_of_any_width_give_the_figures_of_the_whole_graph(cluster, tmp_pa
     label[4, 2:] = NOBODY
     named = random.integers(0, 12, QUERIES) if documents and not own else None
     tiling = replace(grid(tmp_path), neighbours=K)
-    graph = exposure.Graph(written(tiling, asker, label), len(asker), own, len(asker) in (TEXTS, QUERIES), named)
+    graph = counts.Graph(written(tiling, asker, label), len(asker), own, len(asker) in (TEXTS, QUERIES), named)
     for width in (7, 1000):
-        monkeypatch.setattr(exposure, "UNITS_OF_A_TASK", width)
-        counted = exposure.count(cluster, tiling, layout, graph)
-        rows = exposure.exposure_rows(counted, graph, layout, KEY)
+        monkeypatch.setattr(counts, "UNITS_OF_A_TASK", width)
+        counted = counts.count(cluster, tiling, layout, graph)
+        rows = counts.exposure_rows(counted, graph, layout, KEY)
         assert [row["k"] for row in rows] == [1] * 3 + [K] * 3
         for k, mine in ((1, rows[:3]), (K, rows[3:])):
             population = layout.population(TEXTS) if own else np.inf
@@ -77,6 +77,6 @@ def test_ranges_of_any_width_give_the_figures_of_the_whole_graph(cluster, tmp_pa
             occurrence = np.bincount(label[:, :k][label[:, :k] != NOBODY], minlength=TEXTS)
             hubness = None if who == "a sample" else skewness(PowerSums.of(occurrence))
             assert {row["k_occurrence_skewness"] for row in mine} == {hubness}
-        hubs = exposure.ranked(KEY, "hub", counted[-1].most, counted[-1].times, layout)
+        hubs = counts.ranked(KEY, "hub", counted[-1].most, counted[-1].times, layout)
         best = sorted(range(TEXTS), key=lambda j: (-occurrence[j], layout.key[j]))[:20]
         assert [(row["text_id"], row["value"]) for row in hubs] == [(f"t{j}", occurrence[j]) for j in best]
