@@ -139,12 +139,11 @@ def _hubs(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Adv
         return None
     filled = share(sum(r["times"] for r in found) / (found[0]["askers"] * found[0]["k"]))
     of = "the results of your queries" if asked_by == "queries" else "all places in the lists of nearest texts"
-    is_first = row["model"] == next(iter(run.get("models", {})), row["model"])
-    listed = f"those that may go are in {run['config']['out']}/{REMOVE}, one id a line, and the report shows them"
-    where = listed if is_first and any(r["goes"] for r in found) else "the report shows them"
+    is_listed = row["model"] == next(iter(run.get("models", {})), row["model"]) and any(r["goes"] for r in found)
+    listed = f"; those that may go are in {run['config']['out']}/{REMOVE}" if is_listed else ""
     claim = (
-        f"{count(len(found), 'text')} {'takes' if len(found) == 1 else 'take'} {filled} of {of}, at least {TIMES} times as many "
-        f"as the mean text of the same length: {where}."
+        f"{count(len(found), 'text')} {'takes' if len(found) == 1 else 'take'} {filled} of {of}{listed}. The mean text of "
+        f"their length is there at most 1/{TIMES} as often."
     )
     return Advice(claim)
 

@@ -86,8 +86,8 @@ def _without(whole: Row, by_length: Sequence[Row], edges: Sequence[int], is_list
         return []
     changed, askers = whole["askers_changed"], whole["askers"]
     sentence = (
-        f"If the {count(removed, 'text')} {f'in {REMOVE}' if is_listed else 'that may go'} {'is' if removed == 1 else 'are'} "
-        f"removed, {changed:,} of {words.number(askers)} ({share(changed / askers)}) get others in their place"
+        f"If the {count(removed, 'text')} {f'in {REMOVE}' if is_listed else 'that may go'} {'is' if removed == 1 else 'are'}"
+        f" removed, {changed:,} of {words.number(askers)} ({share(changed / askers)}) get others in their place"
     )
     gaining = [
         row for row in by_length
