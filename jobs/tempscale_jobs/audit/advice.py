@@ -140,10 +140,10 @@ def _hubs(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Adv
     filled = share(sum(r["times"] for r in found) / (found[0]["askers"] * found[0]["k"]))
     of = "the results of your queries" if asked_by == "queries" else "all places in the lists of nearest texts"
     is_listed = row["model"] == next(iter(run.get("models", {})), row["model"]) and any(r["goes"] for r in found)
-    listed = f"; those that may go are in {run['config']['out']}/{REMOVE}" if is_listed else ""
+    listed = f" ({run['config']['out']}/{REMOVE} lists what may go)" if is_listed else ""
     claim = (
-        f"{count(len(found), 'text')} {'takes' if len(found) == 1 else 'take'} {filled} of {of}{listed}. The mean text of "
-        f"their length is there at most 1/{TIMES} as often."
+        f"{count(len(found), 'text')} {'takes' if len(found) == 1 else 'take'} {filled} of {of}{listed}, each at least "
+        f"{TIMES} times as many as the mean text of its length."
     )
     return Advice(claim)
 

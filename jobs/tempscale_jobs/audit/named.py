@@ -75,7 +75,8 @@ def _who(texts: Sequence[Row], words: _Words) -> list[str]:
             f"{hubs[0]['times']:,} of {words.number(hubs[0]['askers'])}; each has {count(hubs[0]['k'], 'nearest text')}."
         )
     if copies:
-        sentences.append(f"{count(copies, 'other text' if hubs else 'text')} of those found most have near-duplicates.")
+        others = count(copies, "other text" if hubs else "text")
+        sentences.append(f"{others} of those found most {'has' if copies == 1 else 'have'} near-duplicates.")
     return sentences
 
 

@@ -31,7 +31,7 @@ def corpus(tmp_path_factory):
     texts = unit(random.normal(size=(TEXTS, DIM)) / DIM**0.5 + 0.6 * centre)
     queries = unit(random.normal(size=(QUERIES, DIM)) / DIM**0.5 + 0.6 * centre)
     mean = unit(texts.mean(0))
-    copied = unit(1.6 * mean + unit(random.normal(size=DIM)))
+    copied = unit(2 * mean + unit(random.normal(size=DIM)))
     near = unit(mean + 0.5 * unit(random.normal(size=DIM)))
     planted = np.stack([mean, near, *(unit(copied + 0.01 * random.normal(size=DIM)) for _ in range(3))])
     rows = {f"t{k}": (row, int(random.integers(10, 300))) for k, row in enumerate(texts)}
