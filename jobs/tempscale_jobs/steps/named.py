@@ -181,14 +181,16 @@ def _without(corpus: Labels, grid: Tiling, asked: Asked, gone: np.ndarray) -> tu
     looks = results(cluster, _look, [(grid, name, parting) for name in graph.files], "texts that go")
     again = [look.again for look in looks]
     ends = np.cumsum([len(numbers) for numbers in again])
-    places = np.split(_search(corpus, grid, asked, np.concatenate(again), gone), ends[:-1])
+    found = np.split(_search(corpus, grid, asked, np.concatenate(again), gone), ends[:-1])
     if askers is not None:
         graph, nobody = graph._replace(every=False), share(_Parting(gone[:0], askers, True))
-        before = _rewritten(corpus, grid, graph, nobody, [_NewLists.none(grid.neighbours)] * len(again), "before")
+        as_they_are = [_NewLists.none(grid.neighbours)] * len(again)
+        before = _rewritten(corpus, grid, graph, _Rewriting("before", nobody, as_they_are))
         counted = count(cluster, grid, texts, before)[-1]
     else:
         before = graph
-    after = _rewritten(corpus, grid, graph, parting, list(map(_NewLists, again, places)), "after")
+    lists = [*map(_NewLists, again, found)]
+    after = _rewritten(corpus, grid, graph, _Rewriting("after", parting, lists))
     left = texts.without(gone)
     moved = _Moved(gone, sum(look.met for look in looks), sum(look.left for look in looks), int(ends[-1]))
     return _Counts(texts, before, counted), _Counts(left, after, count(cluster, grid, left, after)[-1]), moved
@@ -281,13 +283,21 @@ class _NewLists(NamedTuple):
         return cls(np.zeros(0, np.int32), np.zeros((0, k), np.int32))
 
 
-def _rewritten(
-    corpus: Labels, grid: Tiling, graph: Graph, parting: Any, new: Sequence[_NewLists], folder: str
-) -> Graph:  # fmt: skip
+class _Rewriting(NamedTuple):
+    """How the lists of a graph are written once more."""
+
+    folder: str
+    parting: Any
+    """A reference to the `_Parting`."""
+    new: Sequence[_NewLists]
+    """The new lists of each part."""
+
+
+def _rewritten(corpus: Labels, grid: Tiling, graph: Graph, how: _Rewriting) -> Graph:
     """Write a graph of the askers that count once more: with new lists, without the texts and askers that go."""
-    names = [numbered(f"{grid.place}/near/{folder}", k) for k in range(len(graph.files))]
-    work = [(grid, *each, parting) for each in zip(graph.files, names, new, strict=True)]
-    return graph._replace(files=names, queries=sum(results(corpus.scope.cluster, _rewrite, work, f"lists {folder}")))
+    names = [numbered(f"{grid.place}/near/{how.folder}", k) for k in range(len(graph.files))]
+    work = [(grid, *each, how.parting) for each in zip(graph.files, names, how.new, strict=True)]
+    return graph._replace(files=names, queries=sum(results(corpus.scope.cluster, _rewrite, work, f"lists {how.folder}")))
 
 
 def _rewrite(grid: Tiling, source: str, target: str, new: _NewLists, parting: _Parting) -> int:
