@@ -70,6 +70,14 @@ QUESTIONS = {
         "Which three texts are nearest to all others, or in most result lists?",
         '.filter(pl.col("rank") <= 3)',
     ),
+    "named_texts": (
+        "Which texts does nearly every query get, and what do they begin with?",
+        '.filter(pl.col("times") > 0.1 * pl.col("askers")).select("text_id", "kinds", "times", "excerpt")',
+    ),
+    "removal": (
+        "Which lengths gain most if the texts in remove.txt go?",
+        '.sort(pl.col("times_after") / pl.col("times_before")).select("interval", "exposure_before", "exposure_after")',
+    ),
     "socm": ("Between which lengths does mean pooling lose most?", '.sort("socm_mean", descending=True).head(5)'),
     "socm_pairs": ("Which ten pairs are the most collapsed?", '.filter(pl.col("ranking") == "socm", pl.col("rank") <= 10)'),
     "socm_search": (

@@ -12,7 +12,7 @@ WAYS = ("missing", "empty", "cut", "flipped", "exchanged")
 _PASSING = ("status.json", ".lock")
 """Files that every call writes."""
 _ENDS = re.compile(
-    r"(queries/)?(shards/index\.json|tables/.*|figures/.*|report\.html|calibration\.json|run\.json|partials/inventory\.json|"
+    r"(queries/)?(shards/index\.json|tables/.*|figures/.*|report\.html|calibration\.json|remove\.txt|run\.json|partials/inventory\.json|"
     r"(neighbours|corrections|partials/(exposure|neighbours_corrected|probe|order|remembered|what_if|by_group))\b.*|"
     r"partials/(cosine|socm|top)/.*/(closed|done|length_collapse|cosine_histogram|socm.*|replicates|text_means.*)\.\w+|"
     r"partials/cosine/.*/text_means/.*|mteb/.*|temperature\.json)"

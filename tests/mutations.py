@@ -1421,7 +1421,34 @@ SERVED = Subject(
     ),
 )
 
+NAMED = Subject(
+    "the texts that are found most, and what is found without them",
+    ("tests/tempscale/collapse/test_hubs.py", "tests/jobs/steps/test_named.py", "tests/jobs/audit/test_named.py"),
+    of(
+        f"{SCIENCE}/collapse/hubs.py",
+        ("_least", "bdtrc(least - 1, slots, 1 / texts) > chance", "False"),
+        ("_least", "max(1, math.ceil(TIMES * slots / max(1, texts)))", "1"),
+        ("hub_counts", "n >= TEXTS_FOR_AN_INTERVAL", "True"),
+    )
+    + of(
+        f"{JOBS}/steps/named.py",
+        ("_Named.with_those_that_go", "any((place, other) in alike for other in first)", "False"),
+        ("_count_alike", "alike & (these.labels[:, None] != block.labels)", "alike"),
+        ("_search_panel", "grid.neighbours + len(gone) + 1", "grid.neighbours + 1"),
+        (
+            "_Parting.staying",
+            "self.counting(asker) & ~(np.isin(asker, self.gone) & self.from_corpus)",
+            "self.counting(asker)",
+        ),
+        ("_Parting.renumbered", "numbers - np.searchsorted(self.gone, numbers)", "numbers"),
+        ("_search", "missing(grid.storage, every)", "every"),
+    )
+    + of(
+        f"{JOBS}/audit/advice.py",
+        ("_hubs", "not found", "True"),
+    ),
+)
 SUBJECTS = (
     VERIFY, BY_GROUP, SOURCES, SERVED, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
-    BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE,
+    BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE, NAMED,
 )  # fmt: skip

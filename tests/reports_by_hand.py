@@ -9,6 +9,7 @@ from tempscale_jobs.diagnose import report as diagnose
 from tempscale_jobs.evaluate import report as evaluate
 from tempscale_jobs.nights import page as history
 from tempscale_jobs.pairs import report as pairs
+from tempscale_jobs.tables import audit as audited
 from tempscale_jobs.tables import diagnose as diagnosed
 from tempscale_jobs.tables import evaluate as evaluated
 from tempscale_jobs.tables import pairs as measured
@@ -50,6 +51,20 @@ def audit_report():
     """Of a night that failed, with queries."""
     tables = tables_of(exposed=(0.62, 1.05, 1.33), asked_by=("corpus", "queries"), queries=1409)
     gate = {"verdict": "failed", "failed": ["cosine_mean rose", "so did that"], "not_compared": [], "checks": 2}
+    counts = {"asked_by": "queries", "k": 10, "askers": 1409}
+    named = [
+        counts | {"rank": 1, "text_id": "header", "kinds": "hub, tiny", "times": 700, "tokens": 5, "near_duplicates": 0}
+        | {"goes": True, "excerpt": "All rights reserved"},
+        counts | {"rank": 2, "text_id": "again", "kinds": "copy", "times": 55, "tokens": 120, "near_duplicates": 3}
+        | {"goes": False, "excerpt": None},
+    ]  # fmt: skip
+    removal = [
+        counts | {"interval": edge, "texts": 40 if edge is not None else 120, "never": 12, "never_share": 0.1}
+        | {"removed": int(edge in (None, 0)), "askers_changed": 700 if edge is None else None}
+        | {"times_before": 115.0, "times_after": 118.0 + (edge or 0) / 100}
+        for edge in (None, *EDGES)
+    ]  # fmt: skip
+    tables |= filled(audited.NAMED_TEXTS, *named) | filled(audited.REMOVAL, *removal)
     run = RUN | {"gate": gate, "trend": nights(3), "queries": {"read": 1409, "rejected": 0}, "models": MADE["models"]}
     run["config"] = RUN["config"] | {"gate": {"false_alarms": 0.01}}
     return audit.report_of(tables | filled(GATE, {"figure": "cosine_mean", "verdict": "failed"}), run)

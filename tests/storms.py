@@ -29,7 +29,7 @@ MOST_RUNS = 8
 """Runs of one command: a stage of milliseconds is not hit in each."""
 KEPT = ("tables", "texts", "factors", "neighbours", "rejected", "cells", "vectors", "corrections", "measured/tables")
 """The folders whose Parquet files must have the same bytes, where a command has them."""
-KEPT_FILES = ("temperature.json", "calibration.json", "corrections")
+KEPT_FILES = ("temperature.json", "calibration.json", "remove.txt", "corrections")
 _SAMPLE = ["--sample", "240", "--max-length", "128"]
 
 

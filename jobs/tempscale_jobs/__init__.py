@@ -34,6 +34,7 @@
       by_group            what is said of groups of texts
       what_if             what is said of variants of the vectors
       served              what is said of served results
+      named               what is said of the texts that are found most
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
       run, findings, terminal
       units               what one task reads and writes
@@ -100,6 +101,7 @@
       slots               the results of searches, counted
       exposure            who fills the results; hubs, near-duplicates
       by_group            which groups fill the results, and how near they are
+      named               the texts that are found most, and who is found if they go
       by_length           a correction by length, fitted
       what_if             what variants of the vectors keep and change
       what_if_tables      its rows

@@ -6,14 +6,17 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from tempscale.collapse.hubs import TIMES
 from tempscale.correction.variant_names import LEAST_CHUNK, chunks_of
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
-from tempscale_jobs.audit.findings import exposed, exposures
+from tempscale_jobs.audit.findings import exposed, exposures, of_row
+from tempscale_jobs.audit.named import hubs
 from tempscale_jobs.audit.verdict import compared
 from tempscale_jobs.config.nights import NIGHT
 from tempscale_jobs.report.again import again, repeated
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import Edges, capital, count, estimate, interval_name, share, share_of, with_error
+from tempscale_jobs.runs.folder import REMOVE
 
 Row = dict[str, Any]
 _ASKED = {"corpus": "searches with the corpus's own texts", "queries": "your queries"}
@@ -57,7 +60,7 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
     vectors_given, found = _vectors_given(run), Findings.read(tables["findings"])
     candidates = [
         _more_texts(row, found, run), _documents(row, run), None if vectors_given else _truncated(row, run),
-        _some_win(tables, found, row, run), None if vectors_given else _collapse(row, found, run),
+        _hubs(tables, row, run), _some_win(tables, found, row, run), None if vectors_given else _collapse(row, found, run),
     ]  # fmt: skip
     lines = list[Advice]()
     for line in filter(None, candidates):
@@ -130,6 +133,23 @@ def _truncated(row: Row, run: dict[str, Any]) -> Advice | None:
     options = ("--what-if", f"chunk:{window}") if can_search else ("--long", "chunk")
     command = again(run, row["model"], "audit", *options, beside="chunks")
     return Advice.to_run("truncated_share", claim, "To measure what that changes:", command)
+
+
+def _hubs(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice | None:
+    """Texts that are found far too often; texts of the corpus that ask do not search."""
+    asked_by = "queries" if "queries" in run else "corpus"
+    found = hubs(of_row(tables["named_texts"], row), asked_by) if "named_texts" in tables else []
+    if not found:
+        return None
+    filled = share(sum(r["times"] for r in found) / (found[0]["askers"] * found[0]["k"]))
+    of = "the results of your queries" if asked_by == "queries" else "all places in the lists of nearest texts"
+    is_listed = row["model"] == next(iter(run.get("models", {})), row["model"]) and any(r["goes"] for r in found)
+    listed = f" ({run['config']['out']}/{REMOVE} lists what may go)" if is_listed else ""
+    claim = (
+        f"{count(len(found), 'text')} {'takes' if len(found) == 1 else 'take'} {filled} of {of}{listed}, each at least "
+        f"{TIMES} times as many as the mean text of its length."
+    )
+    return Advice(claim)
 
 
 def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: dict[str, Any]) -> Advice | None:

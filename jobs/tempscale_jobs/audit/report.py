@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from tempscale_jobs.audit import by_group, charts, served, verdict, what_if
+from tempscale_jobs.audit import by_group, charts, named, served, verdict, what_if
 from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.words import NOTE, corrected, in_words, labelled, left_out, protocol, text_in_words, thresholds
 from tempscale_jobs.nights.charts import over_nights
@@ -146,6 +146,7 @@ def _part(place: str, name: str, tables: dict[str, pl.DataFrame], trend: pl.Data
             *_length(model),
             *_exposure(model, corrected(tables, first, model.asked_by, model.edges)),
             *_by_group(model, name),
+            *_named(model, name == next(iter(run.get("models", {})), name)),
             *_what_if(model),
             *served.section(place, of_model, run.get("models", {}).get(name, {}), model.edges, excerpts),
             *_threshold(model),
@@ -185,6 +186,10 @@ def _exposure(model: _Model, sentence: str) -> list[Section]:
 def _by_group(model: _Model, name: str) -> list[Section]:
     joined = model.run.get("models", {}).get(name, {}).get("by", {})
     return by_group.sections(model.id, model.tables, model.rows[0], joined)
+
+
+def _named(model: _Model, is_listed: bool) -> list[Section]:
+    return named.section(model.tables["named_texts"], model.tables["removal"], model.edges, is_listed)
 
 
 def _what_if(model: _Model) -> list[Section]:

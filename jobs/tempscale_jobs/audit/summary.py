@@ -23,7 +23,7 @@ from tempscale_jobs.corpus import shards
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import Edges
-from tempscale_jobs.runs.folder import CALIBRATION, Model, Run, all_means_by_text, means_by_text
+from tempscale_jobs.runs.folder import CALIBRATION, REMOVE, Model, Run, all_means_by_text, means_by_text
 from tempscale_jobs.steps import calibration
 from tempscale_jobs.steps.blocks import COSINE
 from tempscale_jobs.steps.groups import REPLICATES
@@ -36,6 +36,8 @@ from tempscale_jobs.tables.audit import (
     EXCERPTS,
     GROUP_COSINE,
     GROUP_EXPOSURE,
+    NAMED_TEXTS,
+    REMOVAL,
     SERVED_MISSED,
     SERVED_RECALL,
     TABLES,
@@ -55,6 +57,7 @@ _STEPS = {
     "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top", "what_if": "what_if",
     "group_exposure": "exposure", "group_cosine": "by_group",
     "served_recall": "served", "served_missed": "served",
+    "named_texts": "exposure", "removal": "exposure",
 }  # fmt: skip
 
 
@@ -64,6 +67,8 @@ def summarise(audited: Sequence[Embedded], verified: Verified | None) -> dict[st
     for name, table in tables.items():
         run.storage.write_table(f"tables/{name}.parquet", table)
     _calibrate(run, tables["cosine_histogram"])
+    if NAMED_TEXTS.name in tables:
+        _list_removable(audited[0], pl.DataFrame(tables[NAMED_TEXTS.name]))
     return tables
 
 
@@ -71,10 +76,12 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     """The tables by name, from what the steps so far have measured."""
     run, config, index = audited[0].run, audited[0].config, audited[0].index
     models = [scope.model for scope in audited]
-    requested = dict.fromkeys((GROUP_EXPOSURE.name, GROUP_COSINE.name), config.by) | {
-        WHAT_IF.name: config.analysis.what_if, SERVED_RECALL.name: config.results, SERVED_MISSED.name: config.results
+    requested = {
+        WHAT_IF: config.analysis.what_if, GROUP_EXPOSURE: config.by, GROUP_COSINE: config.by,
+        SERVED_RECALL: config.results, SERVED_MISSED: config.results, NAMED_TEXTS: not config.quick,
+        REMOVAL: not config.quick,
     }  # fmt: skip
-    collected = [table for table in TABLES if table.name in _STEPS and requested.get(table.name, True)]
+    collected = [table for table in TABLES if table.name in _STEPS and requested.get(table, True)]
     tables = {table.name: _collected(run, models, table, config.analysis) for table in collected}
     summaries, effects = [], []
     for scope in audited:
@@ -90,6 +97,9 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
         layouts = {scope.model.label: scope.texts for scope in audited}
         rankings = [tables[name] for name in _RANKINGS if name in tables]
         tables["excerpts"] = _excerpts(run, index, layouts, rankings)
+        if NAMED_TEXTS.name in tables:
+            named = tables[NAMED_TEXTS.name]
+            tables[NAMED_TEXTS.name] = _with_excerpts(named, _excerpts(run, index, layouts, [named]))
     read = {name: pl.DataFrame(pl.from_arrow(tables[name])) for name in findings.READ if name in tables}
     edges = Edges.cut(config.analysis.intervals, [model.max_length for model in models], config.embedding.long)
     found = findings.decide(read, edges)
@@ -106,6 +116,13 @@ def _calibrate(run: Run, histogram: pa.Table) -> None:
         cards.setdefault(str(model), {})[str(temperature)] = calibration.card(rows)
     if cards:
         run.storage.write_json(CALIBRATION, {"models": cards}, plain=True)
+
+
+def _list_removable(scope: Embedded, named: pl.DataFrame) -> None:
+    """Write remove.txt, if there is anything to remove: the ids of the texts that may go, of the first model."""
+    ids = named.filter(pl.col("model") == scope.model.label, pl.col("goes"))["text_id"].to_list()
+    if ids:
+        scope.run.storage.write(REMOVE, "".join(f"{text_id}\n" for text_id in ids).encode())
 
 
 def _collected(run: Run, models: Sequence[Model], table: Table, analysis: Analysis) -> pa.Table:
@@ -404,3 +421,9 @@ def _excerpts(run: Run, index: Index, layouts: dict[str, Layout], rankings: list
         texts |= shards.texts_of(run.storage, layout.within(index, left), left)
     rows = [{"text_id": i, "characters": len(texts[i]), "excerpt": texts[i][:_EXCERPT_CHARACTERS]} for i in ids]
     return EXCERPTS.build_rows(rows)
+
+
+def _with_excerpts(named: pa.Table, excerpts: pa.Table) -> pa.Table:
+    """The table `named_texts` with what its texts begin with."""
+    known = dict(zip(*(excerpts.column(name).to_pylist() for name in ("text_id", "excerpt")), strict=True))
+    return NAMED_TEXTS.build_rows([row | {"excerpt": known[row["text_id"]]} for row in named.to_pylist()])

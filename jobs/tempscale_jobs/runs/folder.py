@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 BEGUN, SHARDED, PLANNED, DONE = "begun.json", "shards/index.json", "shards/plan.json", "run.json"
 CALIBRATION = "calibration.json"
 """The file of the cosines of random pairs of texts, by length."""
+REMOVE = "remove.txt"
+"""The ids of the texts of an audit that are found too often and may go, one a line."""
 REPORT = "report.html"
 INVENTORY = "partials/inventory.json"
 """The file with a copy of run.json, and with the size and digest of each file of a finished run; see `runs.inventory`."""
@@ -47,7 +49,7 @@ UNEXPECTED = "unexpected.json"
 """The place of the last unexpected error, perhaps from before a run began; see `cli.start`."""
 _OURS = (
     DONE, REPORT, "figures", "tables", "texts", "factors", "neighbours", "queries", "rejected", "partials", "shards",
-    "status.json", "pruned.json", CALIBRATION,
+    "status.json", "pruned.json", CALIBRATION, REMOVE,
 )  # fmt: skip
 """Names that runs of all commands write; `Command.files` has those of one command."""
 _VERSIONS = ("torch", "transformers", "tokenizers", "numpy", "scipy", "numba", "pyarrow", "ray", "polars")

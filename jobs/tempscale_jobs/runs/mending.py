@@ -18,7 +18,7 @@ _ALL = "all of the run is made again"
 _OF_MODEL = re.compile(r"(?P<kind>[^=]+)/model=(?P<model>[^/]+)/")
 _BELOW = (*BELOW, "measured", "other")
 """Folders that each contain another run."""
-_REWRITTEN = ("tables/", "figures/", "mteb/", folder.CALIBRATION, "temperature.json")
+_REWRITTEN = ("tables/", "figures/", "mteb/", folder.CALIBRATION, folder.REMOVE, "temperature.json")
 """Files that the last steps of every run write in any case."""
 _ANSWERS = ("corpus", "pairs", "embeddings")
 """The entries of run.json with the state of a source."""

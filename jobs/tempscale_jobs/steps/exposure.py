@@ -19,6 +19,7 @@ from tempscale_jobs.runs.folder import Model, Run, is_whole
 from tempscale_jobs.steps import blocks, by_group, by_length, neighbours
 from tempscale_jobs.steps.blocks import COSINE, Merging, Tiling
 from tempscale_jobs.steps.layout import Layout, layout, of_queries
+from tempscale_jobs.steps.named import Asked, name_texts
 from tempscale_jobs.steps.neighbours import FoundNeighbours, Labels, Queries
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.steps.slots import Counted, Graph, count, exposure_rows, ranked
@@ -55,13 +56,15 @@ class _Rows(NamedTuple):
     corrected: list[dict[str, Any]]
     hubs: list[dict[str, Any]]
     by_group: list[dict[str, Any]]
+    asked: list[Asked]
+    """Who asked, and what was counted."""
 
 
 def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> None:
     run, model, texts = scope.run, scope.model, scope.texts
     place, full = run.place("partials/exposure", model, temperature), scope.analysis.cosine == "full"
     grid, bounds = blocks.tiling(scope, temperature)
-    step, rows = _Step(scope, temperature, grid, bounds), _Rows([], [], [], [])
+    step, rows = _Step(scope, temperature, grid, bounds), _Rows([], [], [], [], [])
     # Tiles use labels of texts, which are converted to places in canonical order.
     labels = Labels.of(scope, temperature, all_names=full and bool(grid.neighbours))
     if full:
@@ -73,6 +76,8 @@ def _write(scope: Embedded, temperature: Temperature, queries: Run | None) -> No
         _search_with_texts(step, labels, rows)
         if queries is not None:
             _search_with_queries(step, labels, queries, rows)
+    if rows.asked and temperature == run.temperatures[0] and not scope.config.quick:
+        name_texts(labels, grid, rows.asked, place)
     run.storage.write_table(f"{place}/exposure.parquet", EXPOSURE.build_rows(rows.exposure))
     run.storage.write_table(f"{place}/exposure_corrected.parquet", EXPOSURE_CORRECTED.build_rows(rows.corrected))
     run.storage.write_table(f"{place}/collapsed_texts.parquet", COLLAPSED_TEXTS.build_rows(rows.hubs))
@@ -119,9 +124,14 @@ class _Step:
         """The rows of `exposure` of a graph."""
         return exposure_rows(self.count(graph), graph, self.scope.texts, self.key)
 
-    def by_group(self, graph: Graph) -> list[dict[str, Any]]:
-        """The rows of `group_exposure` of a graph."""
-        return by_group.exposure_rows(self.scope.cluster, self.grid, self.scope.texts, graph, self.key)
+
+def _add(step: _Step, rows: _Rows, graph: Graph, asking: tuple[Embedded, np.ndarray | None]) -> Counted:
+    """Add what a graph says of exposure and of groups, and who asked; return the counts for all k."""
+    scope, counted = step.scope, step.count(graph)
+    rows.exposure.extend(exposure_rows(counted, graph, scope.texts, step.key))
+    rows.by_group.extend(by_group.exposure_rows(scope.cluster, step.grid, scope.texts, graph, step.key))
+    rows.asked.append(Asked(*asking, graph, counted[-1]))
+    return counted[-1]
 
 
 def _merge(step: _Step, labels: Labels, rows: _Rows) -> None:
@@ -129,10 +139,8 @@ def _merge(step: _Step, labels: Labels, rows: _Rows) -> None:
     scope = step.scope
     folder = scope.run.place("neighbours", scope.model, step.temperature)
     graph = Graph(neighbours.merge(step.grid, folder, step.bounds, labels), len(scope.texts), from_corpus=True, every=True)
-    counted = step.count(graph)
-    rows.exposure.extend(exposure_rows(counted, graph, scope.texts, step.key))
-    rows.by_group.extend(step.by_group(graph))
-    rows.hubs.extend(ranked(step.key, "hub", counted[-1].most, counted[-1].times, scope.texts))
+    counted = _add(step, rows, graph, (scope, None))
+    rows.hubs.extend(ranked(step.key, "hub", counted.most, counted.times, scope.texts))
 
 
 def _search_with_texts(step: _Step, labels: Labels, rows: _Rows) -> None:
@@ -147,8 +155,7 @@ def _search_with_texts(step: _Step, labels: Labels, rows: _Rows) -> None:
         found = neighbours.search(step.temperature, step.grid, sampled, labels)
         graph = Graph(found.files, len(drawn), from_corpus=True, every=every)
         if not step.full:
-            rows.exposure.extend(step.rows(graph))
-            rows.by_group.extend(step.by_group(graph))
+            _add(step, rows, graph, (scope, None))
         rows.corrected.extend(_corrected(step, graph, found))
 
 
@@ -165,8 +172,7 @@ def _search_with_queries(step: _Step, labels: Labels, queries: Run, rows: _Rows)
     groups = tuple(grouping.code[drawn] for grouping in query_layout.groupings)
     every = len(drawn) == len(query_layout)
     graph = Graph(found.files, len(drawn), from_corpus=False, every=every, documents=documents, groups=groups)
-    rows.exposure.extend(step.rows(graph))
-    rows.by_group.extend(step.by_group(graph))
+    _add(step, rows, graph, (replace(scope, run=queries, texts=query_layout), drawn))
     rows.corrected.extend(_corrected(step, graph, found))
 
 

@@ -152,6 +152,15 @@ class Layout:
         places = np.array([*self.where(ids).values()], dtype=np.int64)
         return replace(index, shards=tuple(index.shards[k] for k in np.unique(self.shards_of(places)).tolist()))
 
+    def without(self, places: np.ndarray) -> Layout:
+        """The layout of a corpus that has all texts but those at these places."""
+        kept = np.delete(np.arange(len(self), dtype=np.int32), places)
+        return Layout(
+            _Some(self.ids, kept), self.key[kept], self.tokens[kept], self.interval[kept], self.stored[kept], self.starts,
+            self.edges, self.corpus_texts - len(places), self.seed,
+            None if self.documents is None else self.documents[kept], None if self.source is None else self.source[kept],
+        )  # fmt: skip
+
     def documents_of(self, places: np.ndarray) -> pa.Array:
         """The documents of the texts at these places, as a column; null without documents."""
         return pa.nulls(len(places), pa.int64()) if self.documents is None else pa.array(self.documents[places])
@@ -185,6 +194,17 @@ class _Stored:
             for place, cell in zip(here.tolist(), column.take(pa.array(row[here])).to_pylist(), strict=True):
                 cells[place] = cell
         return cells
+
+
+@dataclass(frozen=True)
+class _Some:
+    """The ids of some of the texts of another layout."""
+
+    ids: Ids
+    kept: np.ndarray
+
+    def __getitem__(self, places: Any) -> np.ndarray:
+        return self.ids[self.kept[places]]
 
 
 def _parts_and_rows(stored: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -52,6 +52,8 @@ class Counted(NamedTuple):
     """Places of texts, among them those of largest N_k."""
     times: np.ndarray
     """N_k of each."""
+    never: np.ndarray
+    """Texts of each interval that no query has among its k nearest."""
 
 
 def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[Counted]:
@@ -77,6 +79,7 @@ def count(cluster: Cluster, grid: Tiling, texts: Layout, graph: Graph) -> list[C
             reduce(PowerSums.merged, (by_k[number].occurrence for by_k in of_texts)),
             np.concatenate([by_k[number].most for by_k in of_texts]),
             np.concatenate([by_k[number].times for by_k in of_texts]),
+            np.sum([by_k[number].never for by_k in of_texts], axis=0),
         )
         for number, k in enumerate(numbers_of_neighbours(grid))
     ]
@@ -100,6 +103,7 @@ class _OfUnits(NamedTuple):
     occurrence: PowerSums
     most: np.ndarray
     times: np.ndarray
+    never: np.ndarray
 
 
 class _Range(NamedTuple):
@@ -125,7 +129,8 @@ def _count_units(grid: Tiling, graph: Graph, interval: np.ndarray, units: Units,
         counts, filled = slots(query_neighbours(k), interval, grid.intervals, here, count=units.total, unit=units.texts)
         times = filled[: 0 if keys is None else len(keys)]
         most = here.start + largest(times, keys) if keys is not None else np.zeros(0, np.int64)
-        counted.append(_OfUnits(counts, PowerSums.of(times), most, times[most - here.start]))
+        never = np.bincount(interval[here.start : here.stop][: len(times)][times == 0], minlength=grid.intervals)
+        counted.append(_OfUnits(counts, PowerSums.of(times), most, times[most - here.start], never))
     return counted
 
 

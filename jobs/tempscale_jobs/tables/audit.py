@@ -135,6 +135,55 @@ EXPOSURE = Table(
     ),
 )
 
+NAMED_TEXTS = Table(
+    "named_texts",
+    "the texts that most askers have among their nearest and that are hubs or copies, at most 20 for each kind of asker; at "
+    "the first temperature, and not with --quick",
+    (
+        *KEY,
+        Column("asked_by", TEXT, "", "`corpus` or `queries`, as in exposure"),
+        Column("k", INT, "texts", "nearest texts of each asker"),
+        Column("rank", INT, "", "place among the texts that most askers have, without others between them, from 1"),
+        Column("text_id", TEXT, "", "the text"),
+        Column(
+            "kinds",
+            TEXT,
+            "",
+            "`hub`: found five times as often as the mean text of its length, and more often than chance explains; `copy`: "
+            "it has near-duplicates; `tiny`: a hub of fewer than 8 tokens; joined by a comma",
+        ),
+        Column("times", BIG, "texts", "how many askers have it among their nearest"),
+        Column("askers", BIG, "texts", "how many asked"),
+        Column("tokens", INT, "tokens", "its length"),
+        Column("near_duplicates", BIG, "texts", "its near-duplicates in the corpus, all counted"),
+        Column("goes", BOOL, "", "whether it is in remove.txt, of the first model: a hub, or a near-duplicate of one above"),
+        Column("excerpt", TEXT, "", "its first 280 characters; null under --no-text, and where only vectors are given"),
+    ),
+)
+
+REMOVAL = Table(
+    "removal",
+    "what the same askers have among their nearest before and after the texts in remove.txt go; where more than 20,000 "
+    "texts of the corpus ask, 20,000 of them; the same before and after where none goes",
+    (
+        *KEY,
+        Column("asked_by", TEXT, "", "`queries` where there are any, otherwise `corpus`"),
+        Column("k", INT, "texts", "nearest texts of each asker"),
+        Column("interval", INT, "tokens", "lower edge of the length interval; null for all texts"),
+        Column("askers", BIG, "texts", "how many asked before; texts that go do not ask afterwards"),
+        Column("texts", BIG, "texts", "texts before"),
+        Column("never", BIG, "texts", "of these, texts that no query has among its nearest; null where texts ask"),
+        Column("never_share", FLOAT, "share", "their share of the texts"),
+        Column("removed", BIG, "texts", "texts that go"),
+        Column("slots_moved", BIG, "", "places in the lists of other askers that they leave"),
+        Column("askers_changed", BIG, "texts", "askers that get other nearest texts; null by length"),
+        Column("times_before", FLOAT, "texts", "mean number of askers that have a text that stays"),
+        Column("times_after", FLOAT, "texts", "the same afterwards; exact for these askers"),
+        *with_error("exposure_before", "as in exposure; null for all texts"),
+        *with_error("exposure_after", "the same afterwards"),
+    ),
+)  # fmt: skip
+
 EXPOSURE_CORRECTED = Table(
     "exposure_corrected",
     "the same if a correction by length were taken off the cosine, which needs no new embeddings; for the first temperature",
@@ -434,6 +483,6 @@ EXCERPTS = Table(
 
 TABLES = (
     LENGTH_COLLAPSE, COSINE_HISTOGRAM, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES,
-    COLLAPSED_TEXTS, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF, GROUP_EXPOSURE,
-    GROUP_COSINE, SERVED_RECALL, SERVED_MISSED, EXCERPTS,
+    COLLAPSED_TEXTS, NAMED_TEXTS, REMOVAL, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF,
+    GROUP_EXPOSURE, GROUP_COSINE, SERVED_RECALL, SERVED_MISSED, EXCERPTS,
 )  # fmt: skip
