@@ -105,6 +105,22 @@ def percentile(counts: Int[np.ndarray, " bin"], share: float) -> float:
     return float(-1.0 + (index + inside) * 2.0 / BINS)
 
 
+def share_above(counts: Int[np.ndarray, " bin"], cosine: float) -> float:
+    """The share of a histogram's pairs that reach a cosine, interpolated inside a bin: the inverse of `percentile`.
+
+    Args:
+        counts: pairs in `BINS` equal bins from −1 to 1, at least one.
+        cosine: from −1 to 1.
+
+    Returns:
+        From 0 to 1, exact where the cosine is the edge of a bin.
+    """
+    place = (cosine + 1.0) * BINS / 2.0
+    index = min(int(place), BINS - 1)
+    reached = counts[index + 1 :].sum() + (index + 1 - place) * counts[index]
+    return float(reached / counts.sum())
+
+
 Precision = Literal["float32", "tf32", "bfloat16"]
 """The precision that a product's factors are rounded to; sums are float32 in each product, float64 over products."""
 

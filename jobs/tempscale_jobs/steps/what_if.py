@@ -320,7 +320,7 @@ def _rows(grid: Tiling, askers: _Askers, variants: Sequence[_Fact], found: Seque
                 of_variant
                 | {"by": None if b is None else "length", "group": None if b is None else str(edges[b])}
                 | {"askers": int(here.sum()), "near_duplicates": int(alike[here].sum())}
-                | _mean(kept[here], None if askers.documents is None else askers.documents[here])
+                | mean_kept(kept[here], None if askers.documents is None else askers.documents[here])
                 | (exposed.row(b) if b is not None else dict.fromkeys(_EXPOSED))
                 | (gap if b is None else dict.fromkeys(gap))
             )
@@ -367,7 +367,7 @@ class _Exposed(NamedTuple):
         return {name: finite(float(column[interval])) for name, column in zip(_EXPOSED, self, strict=True)}
 
 
-def _mean(values: np.ndarray, documents: np.ndarray | None) -> dict[str, Any]:
+def mean_kept(values: np.ndarray, documents: np.ndarray | None) -> dict[str, Any]:
     """The mean share of neighbours that stay, and its error for other askers, or askers of other documents."""
     if len(values) < VALUES_FOR_AN_ERROR:
         return {"neighbours_kept": float(values.mean()) if len(values) else None, "neighbours_kept_se": None}
