@@ -42,7 +42,9 @@ class Compared:
     texts: pl.DataFrame
     findings: Findings
     changed: list[Row]
-    """For each pair, the numbers of texts added, removed and edited; all None where the embeddings are gone."""
+    """For each pair, the numbers of texts added, removed and edited; None where not known: the embeddings of a run are gone,
+    or for `edited` one run is of a user's vectors.
+    """
     swap: dict[str, pl.DataFrame]
     """The tables of what another model or temperature changes, by name; without rows where neither differs."""
     notes: list[list[str]]
@@ -76,6 +78,8 @@ def compare(folder_a: str, folder_b: str, thresholds: Sequence[float] = ()) -> C
     keys, swaps = list[Row](), list[Swap]()
     for row_a, row_b in pairs:
         texts_a, texts_b = a.texts(row_a), b.texts(row_b)
+        if a.has_texts != b.has_texts:  # A digest of a text and one of a vector tell nothing of each other.
+            texts_a, texts_b = (None if one is None else one.with_columns(content_sha=None) for one in (texts_a, texts_b))
         edges = b.record["config"]["analysis"]["intervals"]
         shared, changes = Shared.of(texts_a, texts_b, edges), _changes(texts_a, texts_b)
         key = {name: row_b[name] for name in _KEY}
@@ -186,8 +190,7 @@ class Shared:
     def __init__(self, both: pl.DataFrame, edges: list[int]) -> None:
         self._both, self._edges = both, edges
         self._nearness = tuple(mean_cosines(both[name].to_numpy()) for name in ("embedding", "embedding_b"))
-        unchanged = both["content_sha"] == both["content_sha_b"]
-        same = both.filter(unchanged)
+        same = both.filter(pl.col("content_sha").eq_missing(pl.col("content_sha_b")))
         self.same = len(same)
         # Figures on the same texts use unchanged texts alone; a text's nearness is to all texts that both runs have.
         self._same = tuple(
@@ -265,7 +268,7 @@ def _changes(a: pl.DataFrame | None, b: pl.DataFrame | None) -> Row:
     if a is None or b is None:
         return dict.fromkeys(("added", "removed", "edited"))
     both = a.select("text_id", "content_sha").join(b.select("text_id", "content_sha"), on="text_id", suffix="_b")
-    edited = int((both["content_sha"] != both["content_sha_b"]).sum())
+    edited = None if both["content_sha"].has_nulls() else int((both["content_sha"] != both["content_sha_b"]).sum())
     return {"added": len(b) - len(both), "removed": len(a) - len(both), "edited": edited}
 
 

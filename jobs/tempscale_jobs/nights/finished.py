@@ -43,6 +43,11 @@ class Finished:
         unknown = dict.fromkeys(c.name for c in COLLAPSE_SUMMARY.columns)  # A run of an older version lacks newer columns.
         return [unknown | row | {"fingerprint": self.record["models"][row["model"]]["fingerprint"]} for row in rows]
 
+    @property
+    def has_texts(self) -> bool:
+        """Whether it is of texts, not of a user's vectors; digests of contents are of these."""
+        return self.record["config"]["corpus"].get("embedding_column") is None
+
     def texts(self, row: Row) -> pl.DataFrame | None:
         """The texts under one model and temperature with their embeddings; None where the embeddings were pruned."""
         parts = self.storage.list(place("texts", row["model"], Temperature.of(row["temperature"])), ".parquet")
@@ -64,11 +69,6 @@ class Side:
         """The lower edges of the length intervals."""
         edges: list[int] = self.run.record["config"]["analysis"]["intervals"]
         return edges
-
-    @property
-    def knows_contents(self) -> bool:
-        """Whether digests of its texts are of what was written; those of a user's vectors are of the vectors."""
-        return self.run.record["config"]["corpus"].get("embedding_column") is None
 
     @cached_property
     def histograms(self) -> pl.DataFrame:

@@ -39,7 +39,8 @@ def swap(a: Side, b: Side, thresholds: Sequence[float]) -> Swap:
     gone = [name for name, side in (("A", a), ("B", b)) if side.texts is None]
     if gone:
         which = f"the embeddings of {' and '.join(gone)} are gone"
-        if a.run.record["corpus"]["fingerprint"] != b.run.record["corpus"]["fingerprint"]:
+        corpora = {(side.run.record["corpus"]["fingerprint"], side.row["texts"]) for side in (a, b)}
+        if len(corpora) > 1:
             return Swap({}, [f"Searches and thresholds are not comparable: {which}, and the corpora differ."])
         rows = {SWAP_THRESHOLDS.name: _thresholds(a, b, None, thresholds)}
         return Swap(rows, [f"Which nearest texts and which pairs stay is not known: {which}."])
@@ -66,7 +67,7 @@ class _Texts:
         assert a.texts is not None
         assert b.texts is not None
         both = a.texts.select(columns).join(b.texts.select(columns), on="text_id", suffix="_b").sort("text_id")
-        if a.knows_contents and b.knows_contents:
+        if a.run.has_texts and b.run.has_texts:  # A model's vectors are others, whatever the text.
             both = both.filter(pl.col("content_sha") == pl.col("content_sha_b"))
         self.both = both
         self.are_all = len(both) == len(a.texts) == len(b.texts)

@@ -73,7 +73,9 @@ def corpus_words(found: Compared) -> str:
     sizes = f"{count(a['analysed'], 'text')} in A, {count(b['analysed'], 'text')} in B"
     if changed["added"] is None:
         return f"The corpus differs: {sizes}; it is not known which texts changed, because their embeddings are gone."
-    what = ", ".join(f"{changed[key]:,} {key}" for key in ("added", "removed", "edited"))
+    if changed["edited"] is None and not changed["added"] and not changed["removed"]:
+        return f"The texts have the same ids: {count(b['analysed'], 'text')}; whether some were edited is not known."
+    what = ", ".join(f"{n:,} {key}" for key, n in changed.items() if n is not None)
     return f"The corpus differs: {sizes}; {what}."
 
 
