@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tempscale.collapse.aggregates import BINS, percentile, share_above
+from tempscale.collapse.aggregates import BINS, cosine_reached, pairs_above
 from tempscale.stats.errors import Z_95, documents_error, equal_documents, within_error
 from tempscale_jobs.steps.calibration import LEAST_PAIRS_ABOVE
 from tempscale_jobs.tables.columns import finite
@@ -99,12 +99,13 @@ def _histogram(cosines: np.ndarray) -> np.ndarray:
 def carried(threshold: float, histograms: Histograms, pairs: Pairs | None) -> dict[str, Any]:
     """A row of swap_thresholds without its group: shares from histograms, errors and what stays from pairs of a sample."""
     old_counts, new_counts = histograms.counts
-    total, passes = int(old_counts.sum()), share_above(old_counts, threshold)
+    totals, passing = [int(counts.sum()) for counts in histograms.counts], pairs_above(old_counts, threshold)
+    passes = passing / totals[0]
     over = "corpus" if histograms.of_all_pairs else "sample"
-    row = {"threshold": threshold, "over": over, "pairs": total, "passes": passes} | dict.fromkeys(_UNKNOWN)
-    if passes * total < LEAST_PAIRS_ABOVE:
+    row = {"threshold": threshold, "over": over, "pairs": totals[0], "passes": passes} | dict.fromkeys(_UNKNOWN)
+    if passing < LEAST_PAIRS_ABOVE:
         return row
-    row["new_threshold"] = new_threshold = percentile(new_counts, 1 - passes)
+    row["new_threshold"] = new_threshold = cosine_reached(new_counts, passing * (totals[1] / totals[0]))
     if pairs is None:
         return row
     old, new = (cosine >= reached for cosine, reached in zip(pairs.cosines, (threshold, new_threshold), strict=True))
@@ -121,5 +122,5 @@ def carried(threshold: float, histograms: Histograms, pairs: Pairs | None) -> di
     smaller = math.sqrt(min(1.0, pairs.texts / histograms.texts))
     row["passes_se"], relative = smaller * errors[0], smaller * errors[1] / passes
     for name, sign in (("new_threshold_low", 1), ("new_threshold_high", -1)):
-        row[name] = percentile(new_counts, 1 - min(1.0, passes * math.exp(sign * Z_95 * relative)))
+        row[name] = cosine_reached(new_counts, totals[1] * min(1.0, passes * math.exp(sign * Z_95 * relative)))
     return row
