@@ -51,10 +51,9 @@ def swap(a: Side, b: Side, thresholds: Sequence[float]) -> Swap:
     rows, notes = {SWAP_THRESHOLDS.name: _thresholds(a, b, texts, thresholds)}, list[str]()
     if not texts.are_all:
         notes.append(f"Searches and thresholds are compared on the {count(len(texts.both), 'unchanged text')} of both runs.")
-    without = [name for name, side in (("A", a), ("B", b)) if not side.graph]
-    if without:
-        return Swap(rows, [*notes, f"Which nearest texts stay is not known: {' and '.join(without)} searched for none."])
     asked = _asked(texts)
+    if not asked:
+        return Swap(rows, [*notes, "Which nearest texts stay is not known: no text asked for them in both runs."])
     return Swap(rows | {SWAP_NEIGHBOURS.name: _neighbours(texts, asked), SWAP_EXAMPLES.name: _examples(texts, asked)}, notes)
 
 
@@ -165,6 +164,8 @@ class _Asked(NamedTuple):
 def _asked(texts: _Texts) -> list[_Asked]:
     """A sample of the texts that asked in both runs, each with as many nearest texts of both runs as both lists give."""
     sides = texts.a, texts.b
+    if not all(side.graph for side in sides):
+        return []
     ids = [
         pl.concat([pl.DataFrame({"text_id": pl.Series(values=column)}) for (column,) in columns])
         for columns in (side.run.storage.columns(side.graph, ["text_id"]) for side in sides)
@@ -197,7 +198,7 @@ def _neighbours(texts: _Texts, asked: Sequence[_Asked]) -> list[Row]:
     """The rows of swap_neighbours: of all that ask, and by their length in A."""
     kept, places = np.array([one.kept for one in asked]), np.array([one.place for one in asked], dtype=np.int64)
     interval = texts.intervals[0][places]
-    rows, k = list[Row](), max((len(one.old) for one in asked), default=0)
+    rows, k = list[Row](), max(len(one.old) for one in asked)
     for b in (None, *np.unique(interval).tolist()):
         here = np.ones(len(kept), dtype=bool) if b is None else interval == b
         documents = None if texts.documents is None else texts.documents[places[here]]

@@ -153,7 +153,7 @@ def _swapped(compared: Compared, place: int) -> list[str]:
             f"Of the {count(row['k'], 'nearest text')} of a text in A, "
             f"{share_with_error(row['neighbours_kept'], row['neighbours_kept_se'])} are among as many in B "
             f"({count(row['askers'], 'text')} asked)."
-            for row in neighbours.filter(pl.col("by").is_null(), pl.col("askers") > 0).to_dicts()
+            for row in neighbours.filter(pl.col("by").is_null()).to_dicts()
         ),
         *map(_example, examples.head(_MOST_EXAMPLES).to_dicts()),
     ]

@@ -432,7 +432,7 @@ def test_runs_without_histograms_or_neighbours_are_compared_by_their_embeddings(
     (row,) = overall(found, "thresholds")
     assert row["over"] == "sample"
     is_row(row, by_hand(0.5, cosines(of["old"]), cosines(of["new"])))
-    assert found.notes == [["Which nearest texts stay is not known: B searched for none."]]
+    assert found.notes == [["Which nearest texts stay is not known: no text asked for them in both runs."]]
 
 
 @pytest.mark.parametrize("value", ["1", "-1", "1.5", "nan", "inf"])
