@@ -91,7 +91,7 @@ QUESTIONS = {
     ),
     "swap_neighbours": (
         "How many nearest texts does the new model keep, by length?",
-        '.filter(by="length").select("group", "neighbours_kept", "neighbours_kept_se")',
+        '.drop_nulls("by").select("group", "neighbours_kept", "neighbours_kept_se")',
     ),
     "swap_thresholds": (
         "Which threshold of the new model replaces mine, and which pairs stay?",

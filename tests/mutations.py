@@ -1370,7 +1370,7 @@ SWAP = Subject(
             ("carried", "smaller = math.sqrt(min(1.0, pairs.texts / histograms.texts))", "smaller = 1.0"),
             ("carried", "pairs.error(by_text[0] - by_text[1])", "pairs.error(by_text[0])"),
             ("carried", "(both - stay * by_text[0])", "both"),
-            ("carried", "passing < LEAST_PAIRS_ABOVE", "passing < 0"),
+            ("carried", "math.exp(sign * Z_95 * relative)", "math.exp(sign * relative)"),
         ),
         *of(
             f"{JOBS}/nights/swap.py",

@@ -15,7 +15,10 @@ KINDS = {
     "over": ["type", "tasks"], "state": ["up", "noise"], "figure": ["rank", "ndcg_at_100"],
 }  # fmt: skip
 """Texts that name a kind of row."""
-NULL = {"what_if": "by", "layer_summary": "interval", "evaluation_correlations": "task", "evaluation_relevant": "rank"}
+NULL = {
+    "what_if": "by", "layer_summary": "interval", "evaluation_correlations": "task", "evaluation_relevant": "rank",
+    "swap_thresholds": "by",
+}  # fmt: skip
 """Columns that a line looks for nulls in."""
 
 
