@@ -8,6 +8,9 @@ PLACES = {
     "compared_figures": "COMPARED/compared_figures.parquet",
     "compared_intervals": "COMPARED/compared_intervals.parquet",
     "compared_texts": "COMPARED/compared_texts.parquet",
+    "swap_neighbours": "COMPARED/swap_neighbours.parquet",
+    "swap_thresholds": "COMPARED/swap_thresholds.parquet",
+    "swap_examples": "COMPARED/swap_examples.parquet",
     "texts": "RUN/texts/",
     "factors": "RUN/factors/",
     "neighbours": "RUN/neighbours/",
@@ -109,6 +112,18 @@ QUESTIONS = {
     "compared_texts": (
         "Which texts moved most without being edited?",
         '.filter(~pl.col("edited")).sort("rank").head(10)',
+    ),
+    "swap_neighbours": (
+        "How many nearest texts does the new model keep, by length?",
+        '.drop_nulls("by").select("group", "neighbours_kept", "neighbours_kept_se")',
+    ),
+    "swap_thresholds": (
+        "Which threshold of the new model replaces mine, and which pairs stay?",
+        '.filter(pl.col("by").is_null()).select("threshold", "passes", "new_threshold", "stay", "stay_se")',
+    ),
+    "swap_examples": (
+        "Which texts get other results, and which?",
+        '.sort("rank").select("text_id", "lost", "gained")',
     ),
     "verified": ("Which rows must be embedded again?", '.filter(pl.col("wrong")).select("text_id", "cause")'),
     "verify_summary": (

@@ -1448,7 +1448,28 @@ NAMED = Subject(
         ("_hubs", "not found", "True"),
     ),
 )
+SWAP = Subject(
+    "a swap of the model and its threshold",
+    ("tests/jobs/nights/test_swap.py",),
+    (
+        *of(
+            f"{JOBS}/nights/carried.py",
+            ("carried", "smaller = math.sqrt(min(1.0, pairs.texts / histograms.texts))", "smaller = 1.0"),
+            ("carried", "pairs.error(by_text[0] - by_text[1])", "pairs.error(by_text[0])"),
+            ("carried", "(both - stay * by_text[0])", "both"),
+            ("carried", "math.exp(sign * Z_95 * relative)", "math.exp(sign * relative)"),
+        ),
+        *of(
+            f"{JOBS}/nights/swap.py",
+            ("_of_all_pairs", "texts.are_all and (interval is None or texts.have_one_length)", "texts.are_all"),
+            ("_asked", "min(len(row['neighbours']), len(row['neighbours_b']))", "len(row['neighbours'])"),
+            ("_examples", "len(tables) == 2", "tables"),
+            ("_Texts.__init__", "a.run.has_texts and b.run.has_texts", "False"),
+        ),
+    ),
+)
+
 SUBJECTS = (
-    VERIFY, BY_GROUP, SOURCES, SERVED, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
+    SWAP, VERIFY, BY_GROUP, SOURCES, SERVED, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
     BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE, NAMED,
 )  # fmt: skip

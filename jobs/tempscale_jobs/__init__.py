@@ -77,6 +77,9 @@
       gate                thresholds and drift
       record              one part a run, baselines, accepted runs
       compare             what changed between two runs
+      finished            a finished audit, and one model and temperature of it
+      swap                what another model changes for a search and for a threshold
+      carried             thresholds carried over, with errors
       notify              a webhook, annotations of a build
       page                the record as a page
       findings, charts, words, terminal

@@ -105,6 +105,37 @@ def percentile(counts: Int[np.ndarray, " bin"], share: float) -> float:
     return float(-1.0 + (index + inside) * 2.0 / BINS)
 
 
+def pairs_above(counts: Int[np.ndarray, " bin"], cosine: float) -> float:
+    """The number of a histogram's pairs that reach a cosine, interpolated inside a bin.
+
+    Args:
+        counts: pairs in `BINS` equal bins from −1 to 1.
+        cosine: from −1 to 1.
+
+    Returns:
+        From 0 to the number of pairs; a whole number at the edge of a bin.
+    """
+    place = (cosine + 1.0) * BINS / 2.0
+    index = min(int(place), BINS - 1)
+    return float(counts[index + 1 :].sum() + (index + 1 - place) * counts[index])
+
+
+def cosine_reached(counts: Int[np.ndarray, " bin"], pairs: float) -> float:
+    """The largest cosine that so many pairs of a histogram reach, interpolated inside a bin: the inverse of `pairs_above`.
+
+    Args:
+        counts: pairs in `BINS` equal bins from −1 to 1.
+        pairs: above 0, to the number of pairs.
+
+    Returns:
+        A cosine in [−1, 1], accurate to 1/2048.
+    """
+    above = np.cumsum(counts[::-1])
+    index = min(int(np.searchsorted(above, pairs)), BINS - 1)
+    inside = 1.0 - (above[index] - pairs) / counts[::-1][index]
+    return float(1.0 - (index + inside) * 2.0 / BINS)
+
+
 Precision = Literal["float32", "tf32", "bfloat16"]
 """The precision that a product's factors are rounded to; sums are float32 in each product, float64 over products."""
 

@@ -16,7 +16,10 @@ KINDS = {
     "by": ["length", "text_length"],
 }  # fmt: skip
 """Texts that name a kind of row."""
-NULL = {"what_if": "by", "layer_summary": "interval", "evaluation_correlations": "task", "evaluation_relevant": "rank"}
+NULL = {
+    "what_if": "by", "layer_summary": "interval", "evaluation_correlations": "task", "evaluation_relevant": "rank",
+    "swap_thresholds": "by",
+}  # fmt: skip
 """Columns that a line looks for nulls in."""
 
 

@@ -195,27 +195,41 @@ def history(
 @app.command(
     rich_help_panel="Nights",
     epilog="Exit codes: 0 done · 2 one of the folders holds no finished audit.\n\nExample:\n\n"
-    "  tempscale compare nights/2026-11-24 nights/2026-11-25",
+    "  tempscale compare nights/2026-11-24 nights/2026-11-25\n\n"
+    "  tempscale compare runs/today runs/new-model --threshold .8",
 )
 @answered
 def compare(
     run_a: Annotated[str, argument("RUN_A", "The folder of a finished audit.")],
     run_b: Annotated[str, argument("RUN_B", "The folder of another one, later.")],
+    threshold: Annotated[
+        list[float] | None,
+        option(
+            "The run",
+            "A cosine that you accept pairs from in RUN_A: what replaces it in RUN_B (default, under another model or "
+            "temperature: those that 1 % and 0.1 % of random pairs reach). Repeatable.",
+            "--threshold",
+            metavar="C",
+        ),
+    ] = None,
     out: Annotated[str | None, option("The run", "Also write what was found as Parquet tables.", metavar="DIR")] = None,
     as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
     """Say what changed from one audit to another, whether beyond noise, and what moved it.
 
-    The model, the temperature or the corpus; which lengths; and the texts that moved most.
+    The model, the temperature or the corpus; which lengths; and the texts that moved most. Under another model or
+    temperature also which nearest texts stay, and which thresholds replace those in use.
     """
+    from tempscale_jobs.errors import visible
     from tempscale_jobs.nights import compare as comparing
     from tempscale_jobs.nights import terminal
     from tempscale_jobs.nights import words as sentences
+    from tempscale_jobs.outlets import wrapped
     from tempscale_jobs.report.screen import Screen, print_table, screen
-    from tempscale_jobs.urls import masked
+    from tempscale_jobs.urls import hidden, masked
 
     with Screen(stderr=True).status("comparing"):
-        comparison = comparing.compare(run_a, run_b)
+        comparison = comparing.compare(run_a, run_b, threshold or ())
     if out is not None:
         comparison.write(out)
     if as_json:
@@ -223,7 +237,8 @@ def compare(
         return
     paper = screen()
     for line in sentences.sentences(comparison):
-        paper.print(f"• {line}", highlight=False, soft_wrap=True, markup=False)
+        text = "\n".join(wrapped(visible(hidden(line)), "  ", "• "))
+        paper.print(text, highlight=False, soft_wrap=True, markup=False)
     for heads, lines in sentences.tables(comparison):
         print_table(paper, heads, lines)
     if out is not None:

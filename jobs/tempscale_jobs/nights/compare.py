@@ -3,64 +3,31 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from tempscale.collapse.length import interval_of, mean_cosines
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, within_error
-from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.nights import WITH_ERRORS
 from tempscale_jobs.errors import UsageError
-from tempscale_jobs.nights.findings import of_comparison
+from tempscale_jobs.nights.findings import of_comparison, of_swap
+from tempscale_jobs.nights.finished import Finished, Row, Side, documents_of_both
 from tempscale_jobs.nights.gate import ENDS, standard_error
+from tempscale_jobs.nights.swap import Swap, swap
 from tempscale_jobs.report.findings import Findings
-from tempscale_jobs.runs.folder import finished, finished_audit, place
-from tempscale_jobs.runs.inventory import results
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps.layout import documents_of
-from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
-from tempscale_jobs.tables.columns import finite
-from tempscale_jobs.tables.nights import COMPARED_FIGURES, COMPARED_INTERVALS, COMPARED_TEXTS
-from tempscale_jobs.tables.parts import DOCUMENT
+from tempscale_jobs.tables.columns import Table, finite
+from tempscale_jobs.tables.nights import COMPARED_FIGURES, COMPARED_INTERVALS, COMPARED_TEXTS, SWAP
 from tempscale_jobs.urls import masked
 
-Row = dict[str, Any]
 _KEY = ("model", "temperature", "tau", "schema_version")
 _CELL = ("interval_a", "interval_b")
 _LISTED = 50
-_TEXT_COLUMNS = ["text_id", "content_sha", "tokens", "embedding"]
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A finished audit to compare."""
-
-    storage: Storage
-    record: dict[str, Any]
-    tables: dict[str, pl.DataFrame]
-
-    @classmethod
-    def read(cls, folder: str) -> Finished:
-        """Read the run in a folder; raises UsageError unless it is a finished audit."""
-        record, tables = results(finished(folder))  # Names a file that is damaged.
-        storage, _ = finished_audit(folder, mend="; compare takes two audits")
-        return cls(storage, record, tables)
-
-    def rows(self) -> list[Row]:
-        """The rows of collapse_summary, each with its model's fingerprint."""
-        rows = self.tables["collapse_summary"].to_dicts()
-        unknown = dict.fromkeys(c.name for c in COLLAPSE_SUMMARY.columns)  # A run of an older version lacks newer columns.
-        return [unknown | row | {"fingerprint": self.record["models"][row["model"]]["fingerprint"]} for row in rows]
-
-    def texts(self, row: Row) -> pl.DataFrame | None:
-        """The texts under one model and temperature with their embeddings; None where the embeddings were pruned."""
-        parts = self.storage.list(place("texts", row["model"], Temperature.of(row["temperature"])), ".parquet")
-        return pl.concat(self.storage.read_frames(parts, _TEXT_COLUMNS, DOCUMENT)) if parts else None
 
 
 @dataclass(frozen=True)
@@ -75,24 +42,32 @@ class Compared:
     texts: pl.DataFrame
     findings: Findings
     changed: list[Row]
-    """For each pair, the numbers of texts added, removed and edited; all None where the embeddings are gone."""
+    """For each pair, the numbers of texts added, removed and edited; None where not known: the embeddings of a run are gone,
+    or for `edited` one run is of a user's vectors.
+    """
+    swap: dict[str, pl.DataFrame]
+    """The tables of what another model or temperature changes, by name; without rows where neither differs."""
+    notes: list[list[str]]
+    """For each pair, what these are of and what is not known."""
 
     def write(self, folder: str) -> None:
-        """Write the three tables and the findings to a folder."""
+        """Write the tables and the findings to a folder; those of another model or temperature only where it differs."""
         storage = Storage(folder)
-        for name, table in (
-            ("compared_figures", self.figures), ("compared_intervals", self.intervals), ("compared_texts", self.texts),
-        ):  # fmt: skip
+        tables = {"compared_figures": self.figures, "compared_intervals": self.intervals, "compared_texts": self.texts}
+        for name, table in (tables | {key: rows for key, rows in self.swap.items() if len(rows)}).items():
             storage.write_table(f"{name}.parquet", table.to_arrow())
         storage.write_table("findings.parquet", self.findings.table())
 
 
-def compare(folder_a: str, folder_b: str) -> Compared:
-    """Compare two finished audits.
+def compare(folder_a: str, folder_b: str, thresholds: Sequence[float] = ()) -> Compared:
+    """Compare two finished audits; `thresholds` of A are carried over to B, also under one model and temperature.
 
     Raises:
-        UsageError: a folder has no finished audit, or the audits have no model in common.
+        UsageError: a folder has no finished audit, the audits have no model in common, or a threshold is no cosine.
     """
+    for threshold in thresholds:
+        if not -1 < threshold < 1:
+            raise UsageError(f"--threshold {threshold:g} is no cosine that some pairs reach; give one between -1 and 1")
     a, b = Finished.read(folder_a), Finished.read(folder_b)
     pairs = _pairs(a.rows(), b.rows())
     if not pairs:
@@ -100,8 +75,11 @@ def compare(folder_a: str, folder_b: str) -> Compared:
             f"'{masked(folder_a)}' and '{masked(folder_b)}' have several models and none in common; audit one in both"
         )
     figures, intervals, texts, changed = list[Row](), list[Row](), list[Row](), list[Row]()
+    keys, swaps = list[Row](), list[Swap]()
     for row_a, row_b in pairs:
         texts_a, texts_b = a.texts(row_a), b.texts(row_b)
+        if a.has_texts != b.has_texts:  # A digest of a text and one of a vector tell nothing of each other.
+            texts_a, texts_b = (None if one is None else one.with_columns(content_sha=None) for one in (texts_a, texts_b))
         edges = b.record["config"]["analysis"]["intervals"]
         shared, changes = Shared.of(texts_a, texts_b, edges), _changes(texts_a, texts_b)
         key = {name: row_b[name] for name in _KEY}
@@ -113,12 +91,22 @@ def compare(folder_a: str, folder_b: str) -> Compared:
             [] if shared is None else [key | text for text in shared.moved(row_a["fingerprint"] == row_b["fingerprint"])]
         )
         changed.append(changes)
-        del shared, texts_a, texts_b  # Free the embeddings before the next ones are read.
-    built = [
-        pl.DataFrame(pl.from_arrow(table.build_rows(rows)))
-        for table, rows in ((COMPARED_FIGURES, figures), (COMPARED_INTERVALS, intervals), (COMPARED_TEXTS, texts))
-    ]
-    return Compared(a, b, pairs, built[0], built[1], built[2], of_comparison(built[0]), changed)
+        differ = any(row_a[name] != row_b[name] for name in ("fingerprint", "temperature"))
+        sides = Side(a, row_a, texts_a), Side(b, row_b, texts_b)
+        swaps.append(swap(*sides, thresholds) if differ or thresholds else Swap({}, []))
+        keys.append(key)
+        del shared, sides, texts_a, texts_b  # Free the embeddings before the next ones are read.
+    built = [_frame(COMPARED_FIGURES, figures), _frame(COMPARED_INTERVALS, intervals), _frame(COMPARED_TEXTS, texts)]
+    swapped = dict[str, pl.DataFrame]()
+    for table in SWAP:
+        rows = [key | row for key, one in zip(keys, swaps, strict=True) for row in one.tables.get(table.name, ())]
+        swapped[table.name] = _frame(table, rows)
+    findings = Findings((*of_comparison(built[0]).rows, *of_swap(swapped).rows))
+    return Compared(a, b, pairs, built[0], built[1], built[2], findings, changed, swapped, [one.notes for one in swaps])
+
+
+def _frame(table: Table, rows: list[Row]) -> pl.DataFrame:
+    return pl.DataFrame(pl.from_arrow(table.build_rows(rows)))
 
 
 def _pairs(rows_a: list[Row], rows_b: list[Row]) -> list[tuple[Row, Row]]:
@@ -202,17 +190,14 @@ class Shared:
     def __init__(self, both: pl.DataFrame, edges: list[int]) -> None:
         self._both, self._edges = both, edges
         self._nearness = tuple(mean_cosines(both[name].to_numpy()) for name in ("embedding", "embedding_b"))
-        unchanged = both["content_sha"] == both["content_sha_b"]
-        same = both.filter(unchanged)
+        same = both.filter(pl.col("content_sha").eq_missing(pl.col("content_sha_b")))
         self.same = len(same)
         # Figures on the same texts use unchanged texts alone; a text's nearness is to all texts that both runs have.
         self._same = tuple(
             mean_cosines(same[name].to_numpy()) if self.same >= VALUES_FOR_AN_ERROR else np.zeros(0)
             for name in ("embedding", "embedding_b")
         )
-        columns = [pa.chunked_array([same[name].to_arrow()]) for name in ("document_b", "document")]
-        known = [documents_of([column], same["text_id"].to_list()) for column in columns]
-        self._documents = known[1] if known[0] is None else known[0]  # One of the runs may not have named them.
+        self._documents = documents_of_both(same)
         self._intervals = interval_of(same["tokens"].to_numpy(), edges)
         self._vectors = tuple(same[name] for name in ("embedding", "embedding_b"))
 
@@ -283,7 +268,7 @@ def _changes(a: pl.DataFrame | None, b: pl.DataFrame | None) -> Row:
     if a is None or b is None:
         return dict.fromkeys(("added", "removed", "edited"))
     both = a.select("text_id", "content_sha").join(b.select("text_id", "content_sha"), on="text_id", suffix="_b")
-    edited = int((both["content_sha"] != both["content_sha_b"]).sum())
+    edited = None if both["content_sha"].has_nulls() else int((both["content_sha"] != both["content_sha_b"]).sum())
     return {"added": len(b) - len(both), "removed": len(a) - len(both), "edited": edited}
 
 

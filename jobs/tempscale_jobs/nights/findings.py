@@ -13,15 +13,28 @@ from tempscale_jobs.nights import record
 from tempscale_jobs.nights.gate import ENDS, standard_error
 from tempscale_jobs.report.findings import Finding, Findings, State, changed, finding, measured, state
 from tempscale_jobs.report.text import count
+from tempscale_jobs.tables.nights import SWAP_NEIGHBOURS
 
 SAME = 1e-6
 """Differences up to this size count as none: processors of different kinds differ in the last digits."""
+NEIGHBOURS_KEPT = "neighbours kept"
+"""The name of the finding on the nearest texts that stay under another model or temperature."""
 _TEXTS = "whether the model or other texts moved it"
 
 
 def on_the_same_texts(figure: str) -> str:
     """The name of the finding on the change of a figure on the texts of both runs."""
     return f"{changed(figure)} on the same texts"
+
+
+def carried_over(threshold: float) -> str:
+    """The name of the finding on the threshold that replaces one of run A."""
+    return f"threshold for {threshold:g}"
+
+
+def staying(threshold: float) -> str:
+    """The name of the finding on the pairs that a threshold of run A accepts and that stay."""
+    return f"pairs above {threshold:g} that stay"
 
 
 def of_comparison(figures: pl.DataFrame) -> Findings:
@@ -35,6 +48,23 @@ def _compared(row: Mapping[str, Any]) -> Iterator[Finding]:
     moved = row["change_same_texts"], row["change_same_texts_se"]
     if moved[0] is not None:
         yield _change(row, on_the_same_texts(row["figure"]), moved, rests_on=count(row["same_texts"], "text"))
+
+
+def of_swap(tables: Mapping[str, pl.DataFrame]) -> Findings:
+    """The findings of `compare` on another model or temperature, from the tables of all texts."""
+    return Findings(found for name, rows in tables.items() if "by" in rows.columns for found in _swapped(name, rows))
+
+
+def _swapped(name: str, rows: pl.DataFrame) -> Iterator[Finding]:
+    for row in rows.filter(pl.col("by").is_null()).to_dicts():
+        if name == SWAP_NEIGHBOURS.name:
+            kept, error = row["neighbours_kept"], row["neighbours_kept_se"]
+            yield finding(row, NEIGHBOURS_KEPT, measured(kept), kept, error, rests_on=count(row["askers"], "asking text"))
+            continue
+        new, basis = row["new_threshold"], count(row["pairs"], "pair")
+        yield finding(row, carried_over(row["threshold"]), measured(new), new, rests_on=basis)
+        stay, basis = row["stay"], count(row["accepted"] or 0, "accepted pair")
+        yield finding(row, staying(row["threshold"]), measured(stay), stay, row["stay_se"], rests_on=basis)
 
 
 def of_nights(nights: pl.DataFrame) -> Findings:

@@ -7,8 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from tempscale_jobs.nights.compare import Compared, Row
+from tempscale_jobs.nights.compare import Compared
 from tempscale_jobs.nights.findings import SAME
+from tempscale_jobs.nights.finished import Row
 from tempscale_jobs.nights.record import changed_settings, measured
 from tempscale_jobs.report.findings import Finding, changed
 from tempscale_jobs.report.text import (
@@ -21,11 +22,15 @@ from tempscale_jobs.report.text import (
     model_name,
     number,
     share,
+    share_with_error,
     with_error,
 )
+from tempscale_jobs.steps.calibration import LEAST_PAIRS_ABOVE
+from tempscale_jobs.tables.nights import SWAP, SWAP_NEIGHBOURS, SWAP_THRESHOLDS
 from tempscale_jobs.urls import masked
 
-_MOST_TEXTS, _MOST_CELLS = 10, 8
+_MOST_TEXTS, _MOST_CELLS, _MOST_EXAMPLES, _MOST_NAMED, _EXCERPT = 10, 8, 3, 3, 60
+_SIDES = ("lost", "gained")
 
 
 def sentences(found: Compared) -> list[str]:
@@ -68,7 +73,9 @@ def corpus_words(found: Compared) -> str:
     sizes = f"{count(a['analysed'], 'text')} in A, {count(b['analysed'], 'text')} in B"
     if changed["added"] is None:
         return f"The corpus differs: {sizes}; it is not known which texts changed, because their embeddings are gone."
-    what = ", ".join(f"{changed[key]:,} {key}" for key in ("added", "removed", "edited"))
+    if changed["edited"] is None and not changed["added"] and not changed["removed"]:
+        return f"The texts have the same ids: {count(b['analysed'], 'text')}; whether some were edited is not known."
+    what = ", ".join(f"{n:,} {key}" for key, n in changed.items() if n is not None)
     return f"The corpus differs: {sizes}; {what}."
 
 
@@ -83,7 +90,8 @@ def of_pair(compared: Compared, place: int) -> list[str]:
     names = labels([a["temperature"], b["temperature"]])
     figures = {row["figure"]: row for row in _of(compared.figures, b).to_dicts()}
     if "cosine_mean" not in figures:
-        return [f"{b['model']}: one of the runs has no pair of texts, so there is no mean cosine to compare."]
+        none = f"{b['model']}: one of the runs has no pair of texts, so there is no mean cosine to compare."
+        return [none, *_swapped(compared, place)]
     cosine = figures["cosine_mean"]
     at = names[b["temperature"]]
     if a["temperature"] != b["temperature"]:
@@ -95,7 +103,7 @@ def of_pair(compared: Compared, place: int) -> list[str]:
     cells = _of(compared.intervals, b).to_dicts()
     if cells and abs(cosine["change"]) > SAME:
         lines.append(_by_length(cells, Edges.of(compared.b.record)))
-    return lines
+    return [*lines, *_swapped(compared, place)]
 
 
 def _moved(row: Row, change: Finding) -> str:
@@ -135,12 +143,51 @@ def _by_length(cells: list[Row], edges: Edges) -> str:
     )
 
 
+def _swapped(compared: Compared, place: int) -> list[str]:
+    """Sentences on what another model or temperature changes: thresholds, nearest texts, and the texts that lose most."""
+    neighbours, thresholds, examples = (_of(compared.swap[table.name], compared.pairs[place][1]) for table in SWAP)
+    return [
+        *compared.notes[place],
+        *(_carried(row) for row in thresholds.filter(pl.col("by").is_null()).to_dicts()),
+        *(
+            f"Of the {count(row['k'], 'nearest text')} of a text in A, "
+            f"{share_with_error(row['neighbours_kept'], row['neighbours_kept_se'])} are among as many in B "
+            f"({count(row['askers'], 'text')} asked)."
+            for row in neighbours.filter(pl.col("by").is_null()).to_dicts()
+        ),
+        *map(_example, examples.head(_MOST_EXAMPLES).to_dicts()),
+    ]
+
+
+def _carried(row: Row) -> str:
+    """What replaces a threshold."""
+    old = f"{row['threshold']:g}"
+    if row["new_threshold"] is None:
+        return f"The threshold {old} of A is not carried over: fewer than {LEAST_PAIRS_ABOVE} random pairs reach it."
+    ends = f" ({number(row['new_threshold_low'])} to {number(row['new_threshold_high'])})"
+    passes = share_with_error(row["passes"], row["passes_se"])
+    sentence = (
+        f"Your {old} of A passes {passes} of random pairs; {number(row['new_threshold'])}"
+        f"{ends * (row['new_threshold_low'] is not None)} of B passes as many"
+    )
+    if row["stay"] is None:
+        return f"{sentence}."
+    return f"{sentence}; of the pairs you accept today {share_with_error(row['stay'], row['stay_se'])} stay."
+
+
+def _example(row: Row) -> str:
+    """What one text loses and gains."""
+    excerpt = f" («{' '.join(row['excerpt'].split())[:_EXCERPT]} …»)" if row["excerpt"] else ""
+    lost, gained = (", ".join([*row[side][:_MOST_NAMED], *["…"] * (len(row[side]) > _MOST_NAMED)]) for side in _SIDES)
+    return f"{row['text_id']}{excerpt} keeps {row['kept']} of {row['k']}: it loses {lost}, and gains {gained}."
+
+
 def _of(table: pl.DataFrame, row: Row) -> pl.DataFrame:
     return table.filter((pl.col("model") == row["model"]) & (pl.col("temperature") == row["temperature"]))
 
 
 def tables(found: Compared) -> Iterator[tuple[tuple[str, ...], list[list[str]]]]:
-    """The heads and the lines of each table that the terminal shows: figures, lengths, and texts that moved most."""
+    """The heads and the lines of each table that the terminal shows: figures, lengths, texts that moved most, thresholds."""
     several, edges = len(found.pairs) > 1, Edges.of(found.b.record)
     for _, b in found.pairs:
         lines = [_figure_line(row) for row in _of(found.figures, b).to_dicts()]
@@ -157,6 +204,16 @@ def tables(found: Compared) -> Iterator[tuple[tuple[str, ...], list[list[str]]]]
         first = f"{b['model']}: " * several + "texts that moved most"
         if texts:
             yield (first, "words", "tokens", "mean cosine to all, A", "B", "change"), [_text_line(row) for row in texts]
+    edges = Edges.of(found.a.record)
+    for _, b in found.pairs:
+        first = f"{b['model']}: " * several + "two texts of"
+        lengths = _of(found.swap[SWAP_THRESHOLDS.name], b).filter(by="length").to_dicts()
+        if lengths:
+            yield (first, "threshold of A", "passes", "of B", "stay"), [_threshold_line(row, edges) for row in lengths]
+        lengths = _of(found.swap[SWAP_NEIGHBOURS.name], b).filter(by="length").to_dicts()
+        if lengths:
+            first = f"{b['model']}: " * several + "texts of"
+            yield (first, "asked", "nearest texts that stay"), [_neighbours_line(row, edges) for row in lengths]
 
 
 def _figure_line(row: Row) -> list[str]:
@@ -181,3 +238,16 @@ def _text_line(row: Row) -> list[str]:
         row["text_id"], "edited" if row["edited"] else "the same", f"{row['tokens_a']} → {row['tokens_b']}",
         number(row["nearness_a"]), number(row["nearness_b"]), number(row["change"]),
     ]  # fmt: skip
+
+
+def _threshold_line(row: Row, edges: Edges) -> list[str]:
+    return [
+        f"{interval_name(int(row['group']), edges)} tokens", f"{row['threshold']:g}",
+        share_with_error(row["passes"], row["passes_se"]), number(row["new_threshold"]),
+        share_with_error(row["stay"], row["stay_se"]),
+    ]  # fmt: skip
+
+
+def _neighbours_line(row: Row, edges: Edges) -> list[str]:
+    kept = share_with_error(row["neighbours_kept"], row["neighbours_kept_se"])
+    return [f"{interval_name(int(row['group']), edges)} tokens", f"{row['askers']:,}", kept]

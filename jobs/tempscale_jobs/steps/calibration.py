@@ -12,7 +12,7 @@ from tempscale.collapse.aggregates import BINS, CosineCells, percentile
 
 PERCENTILES = (50, 90, 95, 99, 99.9)
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-_LEAST_PAIRS_ABOVE = 10
+LEAST_PAIRS_ABOVE = 10
 """A percentile needs at least this many pairs above it."""
 
 
@@ -38,13 +38,24 @@ def card(table: pl.DataFrame) -> list[dict[str, Any]]:
     return entries
 
 
-def _figures(table: pl.DataFrame) -> dict[str, Any]:
+def histogram(table: pl.DataFrame) -> np.ndarray:
+    """The pairs in each of all bins, from rows of cosine_histogram."""
     counts = np.zeros(BINS, np.int64)
     np.add.at(counts, np.rint((table["cosine_from"].to_numpy() + 1) * BINS / 2).astype(np.int64), table["pairs"].to_numpy())
+    return counts
+
+
+def percentiles(counts: np.ndarray) -> dict[str, float | None]:
+    """The percentiles of a histogram, by their names; None where too few pairs are above."""
     pairs = int(counts.sum())
-    percentiles = {
-        f"{p:g}": percentile(counts, p / 100) if pairs * (1 - p / 100) >= _LEAST_PAIRS_ABOVE - 1e-9 else None
+    return {
+        f"{p:g}": percentile(counts, p / 100) if pairs * (1 - p / 100) >= LEAST_PAIRS_ABOVE - 1e-9 else None
         for p in PERCENTILES
     }
+
+
+def _figures(table: pl.DataFrame) -> dict[str, Any]:
+    counts = histogram(table)
+    pairs = int(counts.sum())
     shares = {f"{t:g}": float(counts[round((t + 1) * BINS / 2) :].sum() / pairs) for t in THRESHOLDS}
-    return {"pairs": pairs, "percentiles": percentiles, "share_that_reaches": shares}
+    return {"pairs": pairs, "percentiles": percentiles(counts), "share_that_reaches": shares}

@@ -87,6 +87,7 @@ def rows(scope: Embedded, result: Result) -> list[dict[str, Any]]:
         "asked_by": "corpus" if askers.from_corpus else "queries", "k": found.near.label.shape[1], "what": fact.what,
         "vectors": len(askers.corpus.scope.texts), "vector_bytes": fact.vector_bytes, "texts_found": result.texts_found,
     }  # fmt: skip
+    kept, documents = np.zeros(0) if result.kept is None else result.kept, askers.documents
     alike, written = (found.near.cosine * fact.scale >= scope.analysis.near_duplicate).sum(1), list[dict[str, Any]]()
     gap = _gap(result) | {"truncated_share": _truncated(askers.corpus.scope)}
     for split in _splits(askers):
@@ -99,7 +100,7 @@ def rows(scope: Embedded, result: Result) -> list[dict[str, Any]]:
                 of_variant
                 | {"by": split.by, "group": name}
                 | {"askers": int(here.sum()), "near_duplicates": int(alike[here].sum())}
-                | _mean(result, here)
+                | mean_kept(kept if result.kept is None else kept[here], None if documents is None else documents[here])
                 | (dict.fromkeys(_EXPOSED) if exposed is None else exposed.row(b))
                 | (gap if exposed is None else dict.fromkeys(gap))
             )
@@ -180,14 +181,13 @@ class _Exposed(NamedTuple):
         return {name: finite(float(values[interval])) for name, values in zip(_EXPOSED, self, strict=True)}
 
 
-def _mean(result: Result, here: np.ndarray) -> dict[str, Any]:
-    """The mean share of neighbours that some askers keep, and its error for other askers, or askers of other documents."""
-    values, documents = np.zeros(0) if result.kept is None else result.kept[here], result.askers.documents
+def mean_kept(values: np.ndarray, documents: np.ndarray | None) -> dict[str, Any]:
+    """The mean share of neighbours that stay, and its error for other askers, or askers of other documents."""
     if len(values) < VALUES_FOR_AN_ERROR:
         return {"neighbours_kept": float(values.mean()) if len(values) else None, "neighbours_kept_se": None}
     error = float(values.std(ddof=1)) / len(values) ** 0.5
     if documents is not None:
-        error = documents_error([values], [1.0], [documents[here]])
+        error = documents_error([values], [1.0], [documents])
     return {"neighbours_kept": float(values.mean()), "neighbours_kept_se": finite(error)}
 
 

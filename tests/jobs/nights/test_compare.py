@@ -136,7 +136,7 @@ def test_pruned_embeddings_leave_figures_and_say_what_is_not_known(runs):
 
 
 def test_the_command_prints_it_and_leaves_tables(runs, tmp_path, capsys):
-    print_comparison(runs["a"], runs["b"], str(tmp_path / "out"))
+    print_comparison(runs["a"], runs["b"], out=str(tmp_path / "out"))
     found, printed = compare.compare(runs["a"], runs["b"]), capsys.readouterr().out
     for table in ("figures", "intervals", "texts"):
         assert pl.read_parquet(tmp_path / "out" / f"compared_{table}.parquet").equals(getattr(found, table))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempscale.collapse import cosine, gpu, tiles
-from tempscale.collapse.aggregates import BINS, Block, CosineCells, merge_tree
+from tempscale.collapse.aggregates import BINS, Block, CosineCells, cosine_reached, merge_tree, pairs_above
 from tempscale.collapse.cosine import cosine_tile
 from tempscale.collapse.tiles import blocks, upper_triangle
 
@@ -179,6 +179,31 @@ def test_a_percentile_by_hand_is_linear_inside_its_bin():
     assert cells.percentile(0, 0, 0.5) == pytest.approx(-1 + 2 / BINS)
     assert cells.percentile(0, 0, 0.75) == pytest.approx(1 - 1 / BINS)
     assert cells.percentile(0, 0, 1.0) == pytest.approx(1.0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(3, 40), st.floats(-1, 1), seeds)
+def test_pairs_that_reach_a_cosine_are_counted_to_a_bin_and_give_it_back(texts, cosine, seed):
+    embeddings, interval = corpus(texts, 1, seed)
+    counts = merged(tiled(embeddings, interval, 1, 7)).histogram[0, 0]
+    cosines = np.array(oracles.cell_cosines(embeddings, interval, 1)[0, 0])
+    reached = pairs_above(counts, cosine)
+    assert (cosines >= cosine + 2 / BINS).sum() <= reached <= (cosines >= cosine - 2 / BINS).sum()
+    if reached > 0.01:
+        back = cosine_reached(counts, reached)
+        assert pairs_above(counts, back) == pytest.approx(reached, abs=1e-6)
+        assert back >= cosine - 1e-9  # The largest cosine that so many pairs reach.
+
+
+def test_pairs_above_a_cosine_by_hand():
+    # Four pairs in bin 0, four in the last: the middle of the last bin has two above it, all between the bins have four.
+    counts = np.zeros(BINS, np.int64)
+    counts[0], counts[-1] = 4, 4
+    assert [pairs_above(counts, cosine) for cosine in (1.0, 1 - 1 / BINS, 0.3, -1.0)] == [0, 2, 4, 8]
+    assert cosine_reached(counts, 2) == pytest.approx(1 - 1 / BINS)
+    assert cosine_reached(counts, 4) == pytest.approx(1 - 2 / BINS)
+    assert cosine_reached(counts, 6) == pytest.approx(-1 + 1 / BINS)
+    assert cosine_reached(counts, 8) == pytest.approx(-1)
 
 
 def test_the_percentile_of_all_cells_is_that_of_all_pairs_and_ascends():
