@@ -58,7 +58,8 @@ def tables() -> str:
         "",
         *(f"- {_named([column])}: {column.meaning}" for column in KEY),
         "",
-        "A column without a type is a number; `x_se` after `x` is its standard error. A figure marked ± has two more:",
+        "Names in italics are strings; a column without a type is a number; `x_se` after `x` is its standard error. A",
+        "figure marked ± has two more:",
         "`…_se`, the error for this corpus (0 when every text was used), and `…_se_superpopulation`, the error for other",
         "texts or, where they come in documents, other documents: use it to compare corpora or nights.",
     ]
@@ -135,7 +136,7 @@ def _stem(name: str) -> str:
 
 
 def _mark(column: Column, table: Table | None) -> str:
-    return " ±" * (table is not None and column.name in _figures(table))
+    return "±" * (table is not None and column.name in _figures(table))
 
 
 def _named(columns: list[Column], table: Table | None = None) -> str:
@@ -143,8 +144,9 @@ def _named(columns: list[Column], table: Table | None = None) -> str:
     kind = str(columns[0].type).replace("[384]", "[d]")
     words = re.split(r"[\W_]+", f"{columns[0].name} {columns[0].meaning}")
     unit = "" if columns[0].unit in words else columns[0].unit
-    parts = ", ".join(filter(None, ("" if kind in _NUMBERS else kind, unit)))
-    return ", ".join(f"`{column.name}`{_mark(column, table)}" for column in columns) + (f" ({parts})" if parts else "")
+    parts = ", ".join(filter(None, ("" if kind in (*_NUMBERS, "string") else kind, unit)))
+    names = ", ".join(f"`{column.name}`{_mark(column, table)}" for column in columns)
+    return (f"*{names}*" if kind == "string" else names) + (f" ({parts})" if parts else "")
 
 
 _NUMBERS = ("double", "float", "int32", "int64")
@@ -162,7 +164,7 @@ def configuration() -> str:
         "`tempscale evaluate` and `tune` read such a file as well. Unknown keys and wrong types are errors. If `[corpus]`",
         "has no `source`, corpus and sample sizes are those of the quick start (300 texts, 12 groups for SOCM, 48 texts for",
         "the prefix probe). SOCM is second-order collapse, τ the attention temperature; S1 and S2 are",
-        "[the papers](equations.md). Each key has its type, its default where it is neither None nor empty, and its option.",
+        "[the papers](equations.md). Each key has its type, =its default unless that is None or empty, and its option.",
         "Generated from `jobs/tempscale_jobs/config/`.",
     ]
     home: dict[Setting, str] = {}
@@ -186,8 +188,8 @@ class Setting(NamedTuple):
 
     def facts(self) -> list[str]:
         """Its type, default and option."""
-        default = f"default `{self.default}`" if self.default not in ("", "[]", "{}", "''") else ""
-        return [fact for fact in (self.kind, default, self.option) if fact]
+        default = f"=`{self.default}`" if self.default not in ("", "[]", "{}", "''") else ""
+        return [fact for fact in (f"{self.kind}{default}", self.option) if fact]
 
 
 def _settings_of(model: type[BaseModel], options: dict[str, str]) -> list[Setting]:
