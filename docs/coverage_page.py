@@ -17,7 +17,7 @@ NUMBERS = (
     "steps/by_length.py", "steps/calibration.py", "steps/cosine.py", "steps/dealing.py", "steps/embed.py",
     "steps/exposure.py", "steps/factor_pairs.py", "steps/factors.py", "steps/group_tables.py", "steps/groups.py",
     "steps/largest.py", "steps/layout.py", "steps/named.py", "steps/neighbours.py", "steps/pair_values.py",
-    "steps/pieces.py", "steps/precision.py", "steps/probe.py", "steps/slots.py", "steps/socm.py", "steps/socm_tables.py",
+    "steps/pieces.py", "steps/precision.py", "steps/probe.py", "steps/query_cosines.py", "steps/slots.py", "steps/socm.py", "steps/socm_tables.py",
     "steps/source_order.py", "steps/worst.py", "tables/parts.py", "tune/collapse.py", "tune/layers.py", "tune/scores.py",
     "verify/compare.py", "verify/computed.py", "verify/explain.py", "verify/sample.py", "verify/summary.py",
     "verify/variants.py",

@@ -73,6 +73,10 @@ QUESTIONS = {
         "Which three texts are nearest to all others, or in most result lists?",
         '.filter(pl.col("rank") <= 3)',
     ),
+    "query_cosines": (
+        "How near is the nearest text of each query?",
+        '.filter(pl.col("interval").is_null()).select("cosine_from", "pairs")',
+    ),
     "named_texts": (
         "Which texts does nearly every query get, and what do they begin with?",
         '.filter(pl.col("times") > 0.1 * pl.col("askers")).select("text_id", "kinds", "times", "excerpt")',

@@ -13,7 +13,7 @@ _PASSING = ("status.json", ".lock")
 """Files that every call writes."""
 _ENDS = re.compile(
     r"(queries/)?(shards/index\.json|tables/.*|figures/.*|report\.html|calibration\.json|remove\.txt|run\.json|partials/inventory\.json|"
-    r"(neighbours|corrections|partials/(exposure|neighbours_corrected|probe|order|remembered|what_if|by_group))\b.*|"
+    r"(neighbours|corrections|partials/(exposure|neighbours_corrected|probe|order|remembered|what_if|by_group|query_cosines))\b.*|"
     r"partials/(cosine|socm|top)/.*/(closed|done|length_collapse|cosine_histogram|socm.*|replicates|text_means.*)\.\w+|"
     r"partials/cosine/.*/text_means/.*|mteb/.*|temperature\.json)"
 )

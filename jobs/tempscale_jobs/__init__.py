@@ -110,6 +110,7 @@
       what_if_tables      its rows
       cut_texts           texts cut into chunks, for a variant
       served              what an index returns, against the exact nearest texts
+      query_cosines       how near queries are to texts, by length
       source_order        whether neighbours in the source are alike
       dealing             which texts make up the groups that stand for all pairs
       groups              all pairs of each group, under every τ

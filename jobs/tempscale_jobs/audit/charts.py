@@ -65,8 +65,8 @@ def exposure_by_length(table: pl.DataFrame, edges: Sequence[int]) -> Drawing | N
     return drawing._replace(chart=alt.layer(rule_at(1), drawing.chart).properties(width="container", height=260))
 
 
-def percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> Drawing | None:
-    """Percentiles of the cosine of two random texts of one length interval, from its `calibration.card`."""
+def percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int], of: str = "both texts") -> Drawing | None:
+    """Percentiles of the cosine of two random texts of one length interval, or of a query and such a text, from a card."""
     same = [row for row in card if row["interval_a"] is not None and row["interval_a"] == row["interval_b"]]
     names = [interval_name(row["interval_a"], edges) for row in same]
     points = [
@@ -75,7 +75,7 @@ def percentiles(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> Drawing
         for row, name in zip(same, names, strict=True)
         if (value := row["percentiles"][p]) is not None
     ]
-    return lines(points, names, ("length of both texts in tokens", "cosine"), zero=True)
+    return lines(points, names, (f"length of {of} in tokens", "cosine"), zero=True)
 
 
 def exposure_corrected(before: pl.DataFrame, after: pl.DataFrame, edges: Sequence[int], asked_by: str) -> Drawing | None:

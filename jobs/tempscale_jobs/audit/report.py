@@ -9,7 +9,17 @@ import polars as pl
 
 from tempscale_jobs.audit import by_group, charts, named, served, verdict, what_if
 from tempscale_jobs.audit.advice import advice
-from tempscale_jobs.audit.words import NOTE, corrected, in_words, labelled, left_out, protocol, text_in_words, thresholds
+from tempscale_jobs.audit.words import (
+    NOTE,
+    corrected,
+    in_words,
+    labelled,
+    left_out,
+    protocol,
+    query_thresholds,
+    text_in_words,
+    thresholds,
+)
 from tempscale_jobs.nights.charts import over_nights
 from tempscale_jobs.nights.gate import notes
 from tempscale_jobs.nights.night import failure_in_words, notes_in_brief
@@ -198,16 +208,17 @@ def _what_if(model: _Model) -> list[Section]:
 
 def _threshold(model: _Model) -> list[Section]:
     cells = model.tables["cosine_histogram"].filter(temperature=model.rows[0]["temperature"])
-    card = calibration.card(cells)
-    sentence = thresholds(card, model.edges)
-    if not sentence:
+    card, asked = calibration.card(cells), model.tables["query_cosines"]
+    of_queries, sentence = query_thresholds(asked, model.edges), thresholds(card, model.edges)
+    if not sentence and not of_queries:
         none = "There are no percentiles of random pairs: not every pair was compared. A sample has them:"
         return [Section("Which cosine is high", [f"{none} --cosine full --sample 20000."], folded=True)]
     return group(
         "Which cosine is high",
+        drawn(model.id, "query-thresholds", charts.percentiles(calibration.query_card(asked), model.edges, "the text")),
         drawn(model.id, "thresholds", charts.percentiles(card, model.edges)),
         tabled("percentiles", _percentiles(card, model.edges)),
-        sentences=[sentence],
+        sentences=[*filter(None, (of_queries, sentence))],
     )  # fmt: skip
 
 

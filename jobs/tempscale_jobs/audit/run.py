@@ -47,6 +47,7 @@ from tempscale_jobs.steps import (
     largest,
     precision,
     probe,
+    query_cosines,
     served,
     socm,
     source_order,
@@ -229,6 +230,7 @@ def _measure_all_pairs(scope: Embedded) -> None:
     for temperature in scope.run.temperatures:
         by_group.measure(scope, temperature)
     what_if.measure(scope, queries)
+    query_cosines.measure(scope, queries)
     served.compare(scope, queries)
     source_order.look(scope)
 
@@ -335,7 +337,8 @@ def needed_of_tiles(scope: Embedded, temperature: Temperature) -> Needed:
     search = analysis.socm_top_over == "corpus" and not worst.is_done(run, model, temperature)
     changed = bool(analysis.what_if) and not what_if.is_done(scope)
     groups = bool(scope.config.by) and not by_group.is_done(run, model, temperature)
-    return Needed(blocks=near or search or changed or groups, near=near)
+    asked = scope.config.queries is not None and analysis.compares and not query_cosines.is_done(scope)
+    return Needed(blocks=near or search or changed or groups or asked, near=near)
 
 
 def _write_report(run: Run, record: dict[str, Any]) -> None:

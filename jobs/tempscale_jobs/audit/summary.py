@@ -37,6 +37,7 @@ from tempscale_jobs.tables.audit import (
     GROUP_COSINE,
     GROUP_EXPOSURE,
     NAMED_TEXTS,
+    QUERY_COSINES,
     REMOVAL,
     SERVED_MISSED,
     SERVED_RECALL,
@@ -57,7 +58,7 @@ _STEPS = {
     "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top", "what_if": "what_if",
     "group_exposure": "exposure", "group_cosine": "by_group",
     "served_recall": "served", "served_missed": "served",
-    "named_texts": "exposure", "removal": "exposure",
+    "named_texts": "exposure", "removal": "exposure", "query_cosines": "query_cosines",
 }  # fmt: skip
 
 
@@ -79,7 +80,7 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     requested = {
         WHAT_IF: config.analysis.what_if, GROUP_EXPOSURE: config.by, GROUP_COSINE: config.by,
         SERVED_RECALL: config.results, SERVED_MISSED: config.results, NAMED_TEXTS: not config.quick,
-        REMOVAL: not config.quick,
+        REMOVAL: not config.quick, QUERY_COSINES: config.queries,
     }  # fmt: skip
     collected = [table for table in TABLES if table.name in _STEPS and requested.get(table, True)]
     tables = {table.name: _collected(run, models, table, config.analysis) for table in collected}

@@ -20,8 +20,10 @@ from tempscale_jobs.report.text import (
     interval_name,
     number,
     share,
+    share_with_error,
     with_error,
 )
+from tempscale_jobs.steps import calibration
 
 _ENDS = ("shortest", "longest")
 _NOISE = {
@@ -206,6 +208,26 @@ def thresholds(card: Sequence[dict[str, Any]], edges: Sequence[int]) -> str:
             "above it would depend on their length"
         )
     return f"{sentence}."
+
+
+def query_thresholds(table: pl.DataFrame, edges: Sequence[int]) -> str:
+    """Which cosine one of a hundred pairs of a query and a text reaches, and which queries have no such text."""
+    known = [row for row in calibration.query_card(table) if row["percentiles"]["99"] is not None]
+    if not known:
+        return ""
+    every, *by_length = known
+    most, pairs = every["percentiles"]["99"], count(every["pairs"], "pair")
+    sentence = f"Of the {pairs} of a query and a text one in 100 has a cosine of {number(most)} or more"
+    if len(by_length) > 1:
+        ends = (pick(by_length, key=lambda row: row["percentiles"]["99"]) for pick in (min, max))
+        reached = [
+            f"{number(row['percentiles']['99'])} for texts of {interval_name(row['interval_a'], edges)} tokens"
+            for row in ends
+        ]
+        sentence += f": {', '.join(reached)}"
+    below, queries = calibration.queries_below(table, most)
+    none = share_with_error(below, (below * (1 - below) / max(1, queries)) ** 0.5)
+    return f"{sentence}. {none} of {queries:,} queries have no text that reaches {number(most)}."
 
 
 def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequence[int]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tempscale.collapse.aggregates import BINS, CosineCells, percentile
+from tempscale.collapse.aggregates import BINS, CosineCells, pairs_above, percentile
 
 PERCENTILES = (50, 90, 95, 99, 99.9)
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -36,6 +36,19 @@ def card(table: pl.DataFrame) -> list[dict[str, Any]]:
     for (a, b), cell in table.group_by("interval_a", "interval_b", maintain_order=True):
         entries.append({"interval_a": a, "interval_b": b} | _figures(cell))
     return entries
+
+
+def query_card(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """The same of pairs of a query and a text, from query_cosines: for all texts and for those of every interval."""
+    pairs = table.filter(pl.col("interval").is_not_null())
+    return card(pairs.with_columns(interval_a=pl.col("interval"), interval_b=pl.col("interval")))
+
+
+def queries_below(table: pl.DataFrame, cosine: float) -> tuple[float, int]:
+    """The share of the queries whose nearest text has a smaller cosine, from query_cosines, and the number of queries."""
+    nearest = histogram(table.filter(pl.col("interval").is_null()))
+    queries = int(nearest.sum())
+    return 1 - pairs_above(nearest, cosine) / max(1, queries), queries
 
 
 def histogram(table: pl.DataFrame) -> np.ndarray:

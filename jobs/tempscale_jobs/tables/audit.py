@@ -113,6 +113,18 @@ COSINE_HISTOGRAM = Table(
     ),
 )  # fmt: skip
 
+QUERY_COSINES = Table(
+    "query_cosines",
+    "how many pairs of a query and a text have which cosine, by the text's length; at the first temperature",
+    (
+        *KEY,
+        Column("interval", INT, "tokens", "lower edge of the text's length interval; null: queries by their nearest text"),
+        Column("cosine_from", FLOAT, "", f"lower edge of the bin, of width {_BIN}"),
+        Column("cosine_to", FLOAT, "", "upper edge"),
+        Column("pairs", BIG, "pairs", "pairs in the bin, or queries where interval is null; no row without any"),
+    ),
+)
+
 EXPOSURE = Table(
     "exposure",
     "who takes the search results: the share of the results by length interval against its share of the texts",
@@ -482,7 +494,8 @@ EXCERPTS = Table(
 )  # fmt: skip
 
 TABLES = (
-    LENGTH_COLLAPSE, COSINE_HISTOGRAM, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED, NEAR_DUPLICATES,
+    LENGTH_COLLAPSE, COSINE_HISTOGRAM, QUERY_COSINES, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED,
+    NEAR_DUPLICATES,
     COLLAPSED_TEXTS, NAMED_TEXTS, REMOVAL, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF,
     GROUP_EXPOSURE, GROUP_COSINE, SERVED_RECALL, SERVED_MISSED, EXCERPTS,
 )  # fmt: skip

@@ -22,7 +22,15 @@ from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps.scope import Scope
-from tempscale_jobs.tables.audit import GROUP_COSINE, GROUP_EXPOSURE, SERVED_MISSED, SERVED_RECALL, TABLES, WHAT_IF
+from tempscale_jobs.tables.audit import (
+    GROUP_COSINE,
+    GROUP_EXPOSURE,
+    QUERY_COSINES,
+    SERVED_MISSED,
+    SERVED_RECALL,
+    TABLES,
+    WHAT_IF,
+)
 
 EDGES = list(PLAIN.edges)
 TAUS = [1.0, 0.8]
@@ -260,7 +268,7 @@ def test_the_folder_is_whole_and_its_report_stands_alone(finished, tables):
     (model,) = record["models"].values()
     assert len(model["fingerprint"]) == 64
     assert not (finished / "shards").exists()
-    not_asked = WHAT_IF, GROUP_EXPOSURE, GROUP_COSINE, SERVED_RECALL, SERVED_MISSED
+    not_asked = WHAT_IF, GROUP_EXPOSURE, GROUP_COSINE, SERVED_RECALL, SERVED_MISSED, QUERY_COSINES
     for table in (table for table in TABLES if table not in not_asked):
         assert tables[table.name].columns == [c.name for c in table.columns], table.name
     page, first = read_report(finished), tables["collapse_summary"].row(0, named=True)
