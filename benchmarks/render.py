@@ -25,8 +25,7 @@ _INTRODUCTION = """
     `python -m benchmarks render` none.
 """
 _READING = """
-    A rate is that of the fastest of a few rounds in which the methods take turns, on one thread unless its row or text says
-    otherwise; whole stages and commands are timed once. A ratio above 1 is faster. A share is that of the group's physical
+    A rate is that of the fastest of a few rounds in which the methods take turns, on one thread unless stated; whole stages and commands are timed once. A ratio above 1 is faster. A share is that of the group's physical
     limit; «the GEMM rate» is that of one large product in the same precision on as many threads. A date with * and the
     versions are those of the commit that recorded the rows. Slower methods that were tried:
     [benchmarks/NOTES.md](../../benchmarks/NOTES.md).
