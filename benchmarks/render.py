@@ -20,16 +20,14 @@ _ELSEWHERE = ("on", "known_from", "tests", "tempscale")
 """What of a measurement is no version, or has its own place."""
 
 _INTRODUCTION = """
-    The main figures are in the [README](../../README.md#how-fast). `make bench` measures everything but the million texts
-    and writes this page from `benchmarks/results/`; `python -m benchmarks NAME …` measures some,
-    `python -m benchmarks render` none.
+    The main figures are in the [README](../../README.md#how-fast). `make bench` measures everything but the million
+    texts; `benchmarks/results/` has every row, this page most.
 """
 _READING = """
-    A rate is that of the fastest of a few rounds in which the methods take turns, on one thread unless its row or text says
-    otherwise; whole stages and commands are timed once. A ratio above 1 is faster. A share is that of the group's physical
-    limit; «the GEMM rate» is that of one large product in the same precision on as many threads. A date with * and the
-    versions are those of the commit that recorded the rows. Slower methods that were tried:
-    [benchmarks/NOTES.md](../../benchmarks/NOTES.md).
+    A rate is that of the fastest of a few rounds in which the methods take turns, on one thread unless stated; whole stages
+    and commands are timed once. A ratio above 1 is faster. A share is that of the group's physical limit; «the GEMM rate» is
+    that of one large product in the same precision on as many threads. A date with * and the versions are those of the
+    commit that recorded the rows. Slower methods that were tried: [benchmarks/NOTES.md](../../benchmarks/NOTES.md).
 """
 _NEVER = """
     Nothing was ever run on a GPU. `make gpu` runs every test of a GPU on a machine that has one, and then measures; it needs

@@ -6,7 +6,7 @@ import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
-from typing import NamedTuple, Union, get_args, get_origin
+from typing import Literal, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from table_examples import QUESTIONS, example
@@ -83,11 +83,13 @@ def _columns(table: Table, home: dict[Column, str]) -> list[str]:
     columns = _without_errors(table)
     new = [column for column in columns if column not in home]
     lines = [f"- {_named(alike, table)}: {meaning}" for meaning, alike in _by_meaning(new)]
+    elsewhere = []
     for other in dict.fromkeys(home[column] for column in columns if column in home):
         shared = [column for column in columns if home.get(column) == other]
         whole = len(shared) > 1 and len(shared) == sum(of == other for of in home.values())
         names = "all columns" if whole else ", ".join(f"`{column.name}`{_mark(column, table)}" for column in shared)
-        lines.append(f"- as in [{other}](#{other}): {names}")
+        elsewhere.append(f"[{other}](#{other}): {names}")
+    lines += [f"- as in {'; '.join(elsewhere)}"] * bool(elsewhere)
     for column in columns:
         home.setdefault(column, table.name)
     return lines
@@ -95,17 +97,17 @@ def _columns(table: Table, home: dict[Column, str]) -> list[str]:
 
 def _by_meaning(columns: list[Column]) -> list[tuple[str, list[Column]]]:
     """The columns by meaning: a standard error with its figure, and neighbours of one meaning together."""
-    errors = {column.name: column for column in columns if column.name.endswith("_se")}
-    of_figures = {f"{_stem(column.name)}_se" for column in columns if column.name not in errors}
+    errors = {column.name: column for column in columns if column.name.endswith(_ERRORS)}
+    of_figures = {error for column in columns if column.name not in errors for error in _of(column)}
     alike: list[tuple[str, list[Column]]] = []
     for column in columns:
         if column.name in errors and column.name in of_figures:
             continue
         is_mean = column.meaning == f"mean of {_stem(column.name)}"
-        meaning = "the mean of the column of that name" if is_mean else column.meaning
+        meaning = "the mean of the column of that name; each has an error `…_se`" if is_mean else column.meaning
         own = [column]
-        if (error := errors.get(f"{_stem(column.name)}_se")) is not None and error is not column:
-            own.append(error)
+        for error in (errors[name] for name in _of(column) if name in errors and errors[name] is not column):
+            own += [] if is_mean else [error]
             how = error.meaning.removeprefix("its standard error").lstrip(",:; ")
             meaning += f". Error: {how}" if how else ""
         if alike and alike[-1][0] == meaning:
@@ -123,6 +125,11 @@ def _without_errors(table: Table) -> list[Column]:
 
 
 _ERRORS = ("_se", "_se_superpopulation")
+
+
+def _of(figure: Column) -> dict[str, None]:
+    """The names that a figure's errors may have."""
+    return dict.fromkeys(f"{name}{end}" for name in (_stem(figure.name), figure.name) for end in _ERRORS)
 
 
 def _figures(table: Table) -> set[str]:
@@ -250,6 +257,8 @@ def _type(annotation: object) -> str:
     """A type as the page writes it: alternatives with «or», and a class by its name."""
     if get_origin(annotation) in (Union, UnionType):
         return " or ".join(_type(part) for part in get_args(annotation) if part is not NoneType)
+    if get_origin(annotation) is Literal:
+        return "|".join(repr(one) for one in get_args(annotation))
     plain = annotation if get_origin(annotation) else getattr(annotation, "__name__", annotation)
     return str(plain).replace("typing.", "").replace("|", "or").replace("tempscale_jobs.config.evaluate.", "")
 

@@ -551,9 +551,10 @@ def _bad_inputs() -> list[str]:
         "",
         "## Bad inputs",
         "",
-        "Each gives meaningful figures, a row of `rejected/` with its reason, or one sentence and exit code 2.",
+        "Each gives meaningful figures, a row of `rejected/` with its reason, or one sentence and exit code 2 (in brackets:",
+        "cases).",
         "",
-        *(f"- [{file}.py](../../{paths[file]}) ({sum(map(cases, tests[file]))} cases): {what}" for file, what in BAD_INPUTS),
+        *(f"- [{file}.py](../../{paths[file]}) ({sum(map(cases, tests[file]))}): {what}" for file, what in BAD_INPUTS),
     ]
 
 

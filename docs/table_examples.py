@@ -45,7 +45,7 @@ QUESTIONS = {
         '.sort("stays").select("by", "group", "stays", "stays_se", "stays_expected")',
     ),
     "group_cosine": (
-        "Are the texts of a group nearer to one another than to those of other groups?",
+        "Is a group nearer to itself than to others?",
         '.pivot("group_b", index=["by", "group_a"], values="cosine_mean")',
     ),
     "what_if": (
@@ -57,7 +57,7 @@ QUESTIONS = {
         '.filter(pl.col("by") == "text_length", pl.col("k") == pl.col("k").max()).sort("recall")',
     ),
     "served_missed": (
-        "Which ten texts do most queries miss, and in how many rows of the results are they?",
+        "Which ten texts do most queries miss?",
         '.sort("exact_times", descending=True).head(10).select("text_id", "exact_times", "served_times")',
     ),
     "exposure_corrected": (
@@ -78,7 +78,7 @@ QUESTIONS = {
         '.filter(pl.col("interval").is_null()).select("cosine_from", "pairs")',
     ),
     "named_texts": (
-        "Which texts does nearly every query get, and what do they begin with?",
+        "Which texts does nearly every query get?",
         '.filter(pl.col("times") > 0.1 * pl.col("askers")).select("text_id", "kinds", "times", "excerpt")',
     ),
     "removal": (
@@ -122,7 +122,7 @@ QUESTIONS = {
         '.drop_nulls("by").select("group", "neighbours_kept", "neighbours_kept_se")',
     ),
     "swap_thresholds": (
-        "Which threshold of the new model replaces mine, and which pairs stay?",
+        "Which threshold replaces mine, and which pairs stay?",
         '.filter(pl.col("by").is_null()).select("threshold", "passes", "new_threshold", "stay", "stay_se")',
     ),
     "swap_examples": (

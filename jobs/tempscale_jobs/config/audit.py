@@ -69,8 +69,7 @@ class Analysis(Intervals):
         SOCM_GROUPS,
         ge=10,
         le=1024,
-        description="Groups of 20 texts from all length intervals; SOCM is measured on the pairs of each group. The number "
-        "need not grow with the corpus.",
+        description="Groups of 20 texts from all length intervals; SOCM is measured on the pairs of each group. ",
     )
     socm_se: Annotated[float | None, Option("--socm-se", "What is measured", "SE")] = Field(
         None,
@@ -112,9 +111,8 @@ class Analysis(Intervals):
         Option("--cosine-precision", "What is measured"),
     ] = Field(
         "float32",
-        description="Precision of the embeddings in the pairs' products. tf32 and bfloat16 are for GPUs: on an H100 they "
-        "compare twice as many pairs a second. Means and variances stay exact; percentiles, near-duplicates and neighbours "
-        "change by at most 0.001 or 0.008.",
+        description="Precision of the embeddings in the pairs' products. tf32 and bfloat16 are for GPUs, twice as fast on "
+        "an H100: means stay exact; percentiles, near-duplicates and neighbours change by at most 0.001 or 0.008.",
     )
     neighbours: Annotated[int, Option("--neighbours", "What is measured", "K")] = Field(
         10, ge=0, le=1000, description="Nearest texts kept of each text, for exposure and hubness. 0 leaves them out."
@@ -200,7 +198,7 @@ class AuditConfig(Command):
     by: By = Field(
         [],
         description="Columns whose values are groups, such as language, source or tenant: whether a group fills the results "
-        "of searches, and whether it attracts itself. Groups of fewer than 30 texts are joined into one.",
+        "of searches, and whether it attracts itself.",
     )
     queries: Queries | None = Field(None, description="Texts that search the corpus, for its exposure; keys as corpus.")
     results: Results | None = Field(None, description="What an index returns for the queries, for its recall.")

@@ -98,13 +98,13 @@ class Gate(Strict):
     on_other_model: Literal["fail", "new-series"] = Field(
         "fail",
         description="The verdict on a night of another model than the baseline's, or measured in another way (window, "
-        "prompts, precision, intervals, neighbours, …). fail: the gate fails until a night is accepted; new-series: the "
-        "night is the first of a new series, and only the thresholds are checked.",
+        "prompts, precision, …). fail: the gate fails until a night is accepted; new-series: the night begins a new series, "
+        "and only the thresholds are checked.",
     )
     unknown: Literal["pass", "fail"] = Field(
         "pass",
-        description="The verdict on a change larger than its size in drift if its noise is not known, for example of too "
-        "few texts: pass, with a note in terminal and report, or fail.",
+        description="The verdict on a change larger than its size in drift if its noise is not known, as of too few "
+        "texts: pass, with a note, or fail.",
     )
     drift: dict[str, float] = Field(
         DRIFT, description="By figure, the size that a change from the baseline must exceed, and its noise too."

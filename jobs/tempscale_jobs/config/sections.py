@@ -99,14 +99,14 @@ class Corpus(Strict):
     document_column: Annotated[str | None, Option("--document-column", "Texts")] = Field(
         None,
         min_length=1,
-        description="Column that names the document of which a text is a part. Texts of one document are alike: with it, "
-        "errors are those of other documents; without it, those of independent texts (docstrings: of their modules).",
+        description="Column that names the document of which a text is a part: errors then are those of other documents, "
+        "not of independent texts (docstrings: of their modules).",
     )
     sample: Annotated[int | None, Option("--sample", "Texts", "N", excludes="limit")] = Field(
         None,
         ge=1,
-        description="A seeded random sample of N texts, stable from night to night: a text is drawn by its id, or without "
-        "ids by its content, so it stays in the sample wherever its row moves.",
+        description="A seeded random sample of N texts, stable from night to night: drawn by their ids, or without ids by "
+        "their content.",
     )
     limit: Annotated[int | None, Option("--limit", "Texts", "N", excludes="sample")] = Field(
         None, ge=1, description="The first N rows only: these rows then are the corpus."
@@ -243,9 +243,8 @@ class Encoding(Models):
     precision: Precision = Field(
         "float32",
         description="Precision of the model. bfloat16 is for processors that multiply in it (a GPU of compute capability 8 "
-        "or more, a CPU with AMX or AVX-512 BF16; others are several times slower); its error is measured and reported. "
-        "tf32 is for such GPUs: weights stay in float32, products have 11 bits. auto takes bfloat16 if every worker has "
-        "such a processor.",
+        "or more, a CPU with AMX or AVX-512 BF16; others are slower); its error is reported. tf32 is for such GPUs: "
+        "products have 11 bits. auto takes bfloat16 if every worker has such a processor.",
     )
     compiled: Annotated[bool, Option("--compile/--no-compile", "Model and temperature")] = Field(
         False,

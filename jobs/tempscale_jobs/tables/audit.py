@@ -125,72 +125,75 @@ QUERY_COSINES = Table(
     ),
 )
 
+_ASKED_BY = Column(
+    "asked_by", TEXT, "", "`corpus`: its texts, all or a sample, ask for their nearest others; `queries`: a file"
+)
+_K = Column("k", INT, "texts", "nearest texts of each")
+_EXPOSURE = with_error("exposure", "slots_share over texts_share; 1 is fair")
+_SLOTS_SHARE = Column("slots_share", FLOAT, "share", "its share of all results: places in lists of nearest texts")
+ASKERS = Column("askers", BIG, "texts", "how many asked")
+BY = Column("by", TEXT, "", "`length`, or a column of --by; null for all")
+GROUP = Column(
+    "group", TEXT, "", "lower edge of the length interval, or the column's value; `(none)`: null, `(others)`: joined groups"
+)
+EXCERPT = Column("excerpt", TEXT, "", "its first 280 characters; null where they are not known or not shown")
+
 EXPOSURE = Table(
     "exposure",
     "who takes the search results: the share of the results by length interval against its share of the texts",
     (
         *KEY,
-        Column(
-            "asked_by",
-            TEXT,
-            "",
-            "`corpus`: its texts, all or a sample, ask for their nearest others; `queries`: a file",
-        ),
+        _ASKED_BY,
         Column("queries", BIG, "texts", "how many asked"),
-        Column("k", INT, "texts", "nearest texts of each"),
+        _K,
         Column("interval", INT, "tokens", "lower edge of the length interval"),
         Column("texts", BIG, "texts", "texts in it"),
         Column("texts_share", FLOAT, "share", "its share of the texts"),
-        Column("slots_share", FLOAT, "share", "its share of all results: places in lists of nearest texts"),
-        *with_error("exposure", "slots_share over texts_share; 1 is fair"),
+        _SLOTS_SHARE,
+        *_EXPOSURE,
         Column("k_occurrence_skewness", FLOAT, "", "skewness of the k-occurrence N_k: hubness; null if a sample asked"),
     ),
 )
 
 NAMED_TEXTS = Table(
     "named_texts",
-    "the texts that most askers have among their nearest and that are hubs or copies, at most 20 for each kind of asker; at "
-    "the first temperature, and not with --quick",
+    "the hubs and copies that most askers have among their nearest, at most 20; at the first temperature, not with --quick",
     (
-        *KEY,
-        Column("asked_by", TEXT, "", "`corpus` or `queries`, as in exposure"),
-        Column("k", INT, "texts", "nearest texts of each asker"),
-        Column("rank", INT, "", "place among the texts that most askers have, without others between them, from 1"),
+        *KEY, _ASKED_BY, _K,
+        Column("rank", INT, "", "place, from 1"),
         Column("text_id", TEXT, "", "the text"),
         Column(
             "kinds",
             TEXT,
             "",
-            "`hub`: found five times as often as the mean text of its length, and more often than chance explains; `copy`: "
-            "it has near-duplicates; `tiny`: a hub of fewer than 8 tokens; joined by a comma",
+            "`hub`: found five times as often as the mean text of its length, and more often than by chance; `tiny`: a hub "
+            "of fewer than 8 tokens; `copy`: has near-duplicates; joined by a comma",
         ),
-        Column("times", BIG, "texts", "how many askers have it among their nearest"),
-        Column("askers", BIG, "texts", "how many asked"),
+        Column("times", BIG, "texts", "how many askers have it"),
+        ASKERS,
         Column("tokens", INT, "tokens", "its length"),
-        Column("near_duplicates", BIG, "texts", "its near-duplicates in the corpus, all counted"),
+        Column("near_duplicates", BIG, "texts", "its near-duplicates"),
         Column("goes", BOOL, "", "whether it is in remove.txt, of the first model: a hub, or a near-duplicate of one above"),
-        Column("excerpt", TEXT, "", "its first 280 characters; null under --no-text, and where only vectors are given"),
+        EXCERPT,
     ),
-)
+)  # fmt: skip
 
 REMOVAL = Table(
     "removal",
-    "what the same askers have among their nearest before and after the texts in remove.txt go; where more than 20,000 "
-    "texts of the corpus ask, 20,000 of them; the same before and after where none goes",
+    "the nearest texts of the same askers (queries, or up to 20,000 texts) before and after those in remove.txt go; texts "
+    "that go do not ask afterwards",
     (
-        *KEY,
-        Column("asked_by", TEXT, "", "`queries` where there are any, otherwise `corpus`"),
-        Column("k", INT, "texts", "nearest texts of each asker"),
+        *KEY, _ASKED_BY, _K,
         Column("interval", INT, "tokens", "lower edge of the length interval; null for all texts"),
-        Column("askers", BIG, "texts", "how many asked before; texts that go do not ask afterwards"),
+        ASKERS,
         Column("texts", BIG, "texts", "texts before"),
-        Column("never", BIG, "texts", "of these, texts that no query has among its nearest; null where texts ask"),
+        Column("never", BIG, "texts", "texts that no query finds; null where texts ask"),
         Column("never_share", FLOAT, "share", "their share of the texts"),
         Column("removed", BIG, "texts", "texts that go"),
-        Column("slots_moved", BIG, "", "places in the lists of other askers that they leave"),
-        Column("askers_changed", BIG, "texts", "askers that get other nearest texts; null by length"),
+        Column("slots_moved", BIG, "", "places that they leave in other askers' lists"),
+        Column("askers_changed", BIG, "texts", "askers that get other texts; null by length"),
         Column("times_before", FLOAT, "texts", "mean number of askers that have a text that stays"),
-        Column("times_after", FLOAT, "texts", "the same afterwards; exact for these askers"),
+        Column("times_after", FLOAT, "texts", "the same afterwards"),
         *with_error("exposure_before", "as in exposure; null for all texts"),
         *with_error("exposure_after", "the same afterwards"),
     ),
@@ -233,88 +236,80 @@ WHAT_IF = Table(
     (
         *KEY,
         Column("what", TEXT, "", "the variant; empty for the vectors as they are"),
-        Column("by", TEXT, "", "`length`, a column of --by, or null for all askers"),
-        Column("group", TEXT, "", "lower edge of the length interval, or value of the column; null for all"),
-        Column("asked_by", TEXT, "", "`corpus` or `queries`"),
-        Column("k", INT, "", "nearest texts of an asker"),
-        Column("askers", BIG, "", "askers of the group"),
-        Column("neighbours_kept", FLOAT, "share", "nearest texts by the vectors as they are that it finds; not of chunks"),
-        Column("neighbours_kept_se", FLOAT, "", "standard error over askers, or over their documents"),
+        BY, GROUP, _ASKED_BY, _K, ASKERS,
+        Column("neighbours_kept", FLOAT, "share", "nearest texts of the vectors as they are that it finds; not of chunks"),
+        Column("neighbours_kept_se", FLOAT, "", "its standard error over askers, or their documents"),
         Column("near_duplicates", BIG, "", "their nearest texts that are near-duplicates"),
-        *with_error("exposure", "exposure of this length, or group; null for all"),
-        Column("exposure_change", FLOAT, "", "less the exposure by the vectors as they are"),
+        *_EXPOSURE,
+        Column("exposure_change", FLOAT, "", "less that of the vectors as they are"),
         Column("exposure_change_se_superpopulation", FLOAT, "", "its standard error"),
         Column("collapse_gap", FLOAT, "", "of the askers with all texts of their length; null of groups, and of queries"),
         Column("collapse_gap_se_superpopulation", FLOAT, "", "its standard error"),
-        Column("collapse_gap_change", FLOAT, "", "less that by the vectors as they are; null where the texts are cut"),
+        Column("collapse_gap_change", FLOAT, "", "less that of the vectors as they are; null of chunks"),
         Column("collapse_gap_change_se_superpopulation", FLOAT, "", "its standard error"),
         Column("vector_bytes", FLOAT, "bytes", "bytes of a stored vector"),
         Column("vectors", BIG, "", "stored vectors: one a text, or one a chunk"),
         Column("truncated_share", FLOAT, "share", "texts or chunks that the model does not read to their end"),
-        Column("texts_found", FLOAT, "", "different texts among the k nearest chunks; null where texts are whole"),
+        Column("texts_found", FLOAT, "", "different texts among the k nearest chunks"),
     ),
 )  # fmt: skip
 
-_BY = Column("by", TEXT, "", "the column of --by")
 GROUP_EXPOSURE = Table(
     "group_exposure",
-    "who takes the search results: as `exposure`, by the groups that a column names, and whether a group attracts itself",
+    "`exposure` by the groups that a column names, and whether a group attracts itself",
     (
-        *KEY, _BY,
-        Column("group", TEXT, "", "the value that its texts share; `(none)` of null, `(others)` of groups that were joined"),
-        Column("asked_by", TEXT, "", "as in exposure"),
-        Column("k", INT, "texts", "nearest texts of each that asked"),
-        Column("texts", BIG, "texts", "texts of the group"),
+        *KEY, BY, GROUP, _ASKED_BY, _K,
+        Column("texts", BIG, "texts", "texts in it"),
         Column("texts_share", FLOAT, "share", "its share of the texts"),
-        Column("slots_share", FLOAT, "share", "its share of all results"),
-        *with_error("exposure", "slots_share over texts_share; 1 is fair"),
-        Column("stays", FLOAT, "share", "results of askers of this group that are texts of it; null without askers"),
-        Column("stays_se", FLOAT, "", "standard error for other texts, or documents; null if 0 or for under 30 askers"),
-        Column("stays_expected", FLOAT, "share", "that share if groups did not matter: the group's of the other texts"),
+        _SLOTS_SHARE,
+        *_EXPOSURE,
+        Column("stays", FLOAT, "share", "results of this group's askers that are texts of it; null without askers"),
+        Column("stays_se", FLOAT, "", "its standard error for other texts, or documents; null if 0 or below 30 askers"),
+        Column("stays_expected", FLOAT, "share", "the same if groups did not matter: its share of the other texts"),
     ),
 )  # fmt: skip
 
 GROUP_COSINE = Table(
     "group_cosine",
-    "mean cosine of the pairs of texts inside a group and between each two, of the 12 largest groups of a column",
+    "mean cosine of the pairs of texts inside and between the 12 largest groups of a column",
     (
-        *KEY, _BY,
+        *KEY, BY,
         Column("group_a", TEXT, "", "one text's group"),
-        Column("group_b", TEXT, "", "the other's, which is not larger; the same inside a group"),
+        Column("group_b", TEXT, "", "the other's, which is not larger"),
         Column("pairs", BIG, "pairs", "unordered pairs"),
         Column("cosine_mean", FLOAT, "", "mean cosine, exact"),
-        Column("cosine_mean_se_superpopulation", FLOAT, "", "standard error for other texts, or other documents"),
+        Column("cosine_mean_se_superpopulation", FLOAT, "", "its standard error for other texts, or documents"),
     ),
 )  # fmt: skip
 
 SERVED_RECALL = Table(
     "served_recall",
-    "how many of the exact nearest texts an index returns for the queries, from the results that it served",
+    "how many of the exact nearest texts of the queries an index returned",
     (
         *KEY,
         Column("by", TEXT, "", "`length`: of the query; `text_length`: of the exact nearest text; null for all"),
-        Column("group", TEXT, "", "lower edge of the length interval; null for all"),
+        GROUP,
         Column("k", INT, "", "exact nearest texts of a query, and as many served ones"),
         Column("queries", BIG, "", "queries with results that have such nearest texts"),
-        Column("without_results", BIG, "", "further queries without results, which count in no recall; null by text_length"),
-        Column("fewer_results", BIG, "", "of queries, those with fewer than k results; null by text_length"),
+        Column("without_results", BIG, "", "queries without results, which count in no recall; null by text_length"),
+        Column("fewer_results", BIG, "", "queries with fewer than k results; null by text_length"),
         Column("exact", BIG, "", "exact nearest texts of these queries, each as often as it is one"),
-        Column("recall", FLOAT, "share", "of these, texts among the first k served, or texts equally near to the k-th"),
-        Column("recall_se", FLOAT, "", "standard error over queries, or over their documents"),
-        Column("difference_se", FLOAT, "", "that of the recall less the recall of all; null for all"),
+        Column("recall", FLOAT, "share", "of these, those among the first k served, or as near as the k-th"),
+        Column("recall_se", FLOAT, "", "its standard error over queries, or their documents"),
+        Column("difference_se", FLOAT, "", "that of the recall less the recall of all"),
         Column("exact_texts", BIG, "texts", "different texts among them; null by length"),
-        Column("never_served", BIG, "texts", "of these, missed ones that are never among the first k served"),
+        Column("never_served", BIG, "texts", "of these, those never among the first k served"),
     ),
 )
 
 SERVED_MISSED = Table(
     "served_missed",
-    "texts among the exact nearest of two queries or more that are never among the first k served; the 100 most missed",
+    "the 100 most missed texts: exact nearest of two queries or more, and never among the first k served",
     (
         *KEY,
         Column("text_id", TEXT, "", "the text"),
         Column("tokens", INT, "tokens", "its length"),
-        Column("exact_times", BIG, "", "queries that miss it among their k nearest"),
+        Column("exact_times", BIG, "", "queries that miss it"),
         Column("served_times", BIG, "", "rows of the results that have it, at any rank"),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tempscale_jobs.tables.audit import COLLAPSE_SUMMARY
+from tempscale_jobs.tables.audit import ASKERS, BY, COLLAPSE_SUMMARY, EXCERPT, GROUP
 from tempscale_jobs.tables.columns import KEY, Column, Table
 
 _TEXT, _INT, _BIG, _FLOAT = pa.string(), pa.int32(), pa.int64(), pa.float64()
@@ -130,20 +130,16 @@ COMPARED_TEXTS = Table(
     ),
 )
 
-_GROUP = (
-    Column("by", _TEXT, "", "`length`, or null for all"),
-    Column("group", _TEXT, "", "lower edge of the length interval in run A; null for all"),
-)
-
 SWAP_NEIGHBOURS = Table(
     "swap_neighbours",
-    "which nearest texts stay from run A to run B, of another model or temperature, on the unchanged texts of both",
+    "which nearest texts stay from run A to run B, of another model or temperature; the unchanged texts of both ask, or "
+    "10,000 of them",
     (
-        *KEY, *_GROUP,
-        Column("k", _INT, "", "nearest texts of an asker; fewer of askers whose lists name texts of one run alone"),
-        Column("askers", _BIG, "texts", "texts of the group that asked in both runs, or a sample of 10,000 of all"),
+        *KEY, BY, GROUP,
+        Column("k", _INT, "", "nearest texts of each; fewer where lists name texts of one run alone"),
+        ASKERS,
         Column("neighbours_kept", _FLOAT, "share", "of an asker's k nearest texts in A, those among its k nearest in B"),
-        Column("neighbours_kept_se", _FLOAT, "", "its standard error over askers, or over their documents"),
+        Column("neighbours_kept_se", _FLOAT, "", "its standard error over askers, or their documents"),
     ),
 )  # fmt: skip
 
@@ -151,18 +147,18 @@ SWAP_THRESHOLDS = Table(
     "swap_thresholds",
     "thresholds of run A carried over to run B: the cosine that as many random pairs reach, and the pairs that stay",
     (
-        *KEY, *_GROUP,
-        Column("threshold", _FLOAT, "", "a cosine under A that pairs must reach; a group's pairs are of two texts of it"),
+        *KEY, BY, GROUP,
+        Column("threshold", _FLOAT, "", "a cosine under A; a group's pairs are of two texts of it"),
         Column("over", _TEXT, "", "`corpus`: shares are of all pairs, from both histograms; `sample`: of 2,000 texts"),
         Column("pairs", _BIG, "pairs", "pairs that the shares are of"),
         Column("passes", _FLOAT, "share", "pairs that reach the threshold under A"),
         Column("passes_se", _FLOAT, "", "its standard error for other texts, or documents; null where it is not known"),
         Column("new_threshold", _FLOAT, "", "cosine under B that as many reach; null where fewer than 10 pairs pass"),
-        Column("new_threshold_low", _FLOAT, "", "lower end of its 95 % interval, from the paired error of both shares"),
+        Column("new_threshold_low", _FLOAT, "", "lower end of its 95 % interval"),
         Column("new_threshold_high", _FLOAT, "", "upper end"),
         Column("accepted", _BIG, "pairs", "pairs of the sample that reach the threshold under A"),
         Column("stay", _FLOAT, "share", "of these, those that reach new_threshold under B; null for fewer than 10"),
-        Column("stay_se", _FLOAT, "", "its standard error for other texts, or documents, at this new_threshold"),
+        Column("stay_se", _FLOAT, "", "its standard error for other texts, or documents"),
     ),
 )  # fmt: skip
 
@@ -173,7 +169,7 @@ SWAP_EXAMPLES = Table(
         *KEY,
         Column("rank", _INT, "", "place, from 1: fewest kept, then the largest cosine of a lost one"),
         Column("text_id", _TEXT, "", "the text that asks"),
-        Column("excerpt", _TEXT, "", "how it begins, where both runs show texts and a ranking table names it; else null"),
+        EXCERPT,
         Column("k", _INT, "", "its nearest texts"),
         Column("kept", _INT, "", "those that stay"),
         Column("lost", pa.list_(_TEXT), "", "those of A alone, nearest first"),
