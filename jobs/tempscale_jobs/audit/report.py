@@ -210,9 +210,11 @@ def _threshold(model: _Model) -> list[Section]:
     cells = model.tables["cosine_histogram"].filter(temperature=model.rows[0]["temperature"])
     card, asked = calibration.card(cells), model.tables["query_cosines"]
     of_queries, sentence = query_thresholds(asked, model.edges), thresholds(card, model.edges)
-    if not sentence and not of_queries:
-        none = "There are no percentiles of random pairs: not every pair was compared. A sample has them:"
-        return [Section("Which cosine is high", [f"{none} --cosine full --sample 20000."], folded=True)]
+    if not sentence:
+        none = "There are no percentiles of random pairs of texts: not every pair was compared. A sample has them:"
+        sentence = f"{none} --cosine full --sample 20000."
+        if not of_queries:
+            return [Section("Which cosine is high", [sentence], folded=True)]
     return group(
         "Which cosine is high",
         drawn(model.id, "query-thresholds", charts.percentiles(calibration.query_card(asked), model.edges, "the text")),
