@@ -42,10 +42,15 @@ class SourceIndex:
             for leftover in () if storage.exists(PLANNED) else (folder, "shards", "rejected"):
                 storage.remove(leftover)
             return None
-        data = storage.read_json(SHARDED)
-        index = cls(**data | {"shards": tuple(cls.unit(**shard) for shard in data["shards"])})
+        index = cls.read_from(storage)
         sources.check_unchanged(section, run_folder, index.source_state)
         return index
+
+    @classmethod
+    def read_from(cls, storage: Storage) -> Self:
+        """The index that `kept` has written."""
+        data = storage.read_json(SHARDED)
+        return cls(**data | {"shards": tuple(cls.unit(**shard) for shard in data["shards"])})
 
     def kept(self, storage: Storage) -> Self:
         """Write and return this index, so that a resumed run does not read the source again."""

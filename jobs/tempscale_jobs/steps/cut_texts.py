@@ -5,7 +5,7 @@ A chunk has the id of its text, «#» and its number. Its document is that of it
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -21,9 +21,9 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import embed
 from tempscale_jobs.steps.embed import Tokenising
 from tempscale_jobs.steps.layout import Order, layout
-from tempscale_jobs.steps.scope import Embedded, Scope
+from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.dispatch import Piece, missing, results, run_tasks
+from tempscale_jobs.workers.dispatch import Piece, advance_by_finished, missing, results, run_tasks
 
 if TYPE_CHECKING:
     from semantic_text_splitter import TextSplitter
@@ -38,13 +38,13 @@ def embed_chunks(scope: Embedded) -> None:
         if (chunks := chunks_of(what)) is not None:
             run = _run_of(scope, what)
             index = _cut(scope, run, what, chunks)
-            embed.embed(replace(_plain(scope), run=run, index=index), scope.named(f"embed {what}"))
+            embed.embed(replace(scope, run=run, index=index), scope.named(f"embed {what}"))
 
 
 def embedded(scope: Embedded, what: str) -> Embedded:
     """The chunks of one variant, once they are embedded."""
     run = _run_of(scope, what)
-    index = _index(run.storage)
+    index = Index.read_from(run.storage)
     order = Order(scope.texts.edges, scope.texts.seed, index.usable, tuple(scope.config.by))
     return replace(scope, run=run, index=index, texts=layout(run, scope.cluster, scope.model, order))
 
@@ -63,19 +63,9 @@ def forget(scope: Embedded, what: str) -> None:
         _run_of(scope, what).storage.remove(name)
 
 
-def _run_of(scope: Scope, what: str) -> Run:
+def _run_of(scope: Embedded, what: str) -> Run:
     below = scope.run.below(scope.run.place(f"{PLACE}/{what.replace(':', '-')}", scope.model))
     return replace(below, temperatures=scope.run.temperatures[:1])
-
-
-def _plain(scope: Embedded) -> Scope:
-    """The scope without its texts."""
-    return Scope(**{name: value for name, value in vars(scope).items() if name != "texts"})
-
-
-def _index(storage: Storage) -> Index:
-    data = storage.read_json(SHARDED)
-    return Index(**data | {"shards": tuple(Shard(**shard) for shard in data["shards"])})
 
 
 class _Cutting(NamedTuple):
@@ -91,7 +81,7 @@ class _Cutting(NamedTuple):
 def _cut(scope: Embedded, run: Run, what: str, chunks: Chunks) -> Index:
     """Write the chunks of every shard as a shard, and an index of them; finished shards are not cut again."""
     if run.storage.exists(SHARDED):
-        return _index(run.storage)
+        return Index.read_from(run.storage)
     model, shards = scope.model, scope.index.shards
     with scope.journal.stage(scope.named(f"cut into {what}"), scope.index.analysed, "texts") as stage:
         run.storage.write_json(BEGUN, scope.run.storage.read_object(BEGUN))  # As every folder with tiles has it.
@@ -104,7 +94,7 @@ def _cut(scope: Embedded, run: Run, what: str, chunks: Chunks) -> Index:
             for name in [numbered_in("shards", number, 0)]
         ]
         left = missing(run.storage, every)
-        stage.advance(sum(piece.size for piece in every) - sum(piece.size for piece in left))
+        advance_by_finished(stage, every, left)
         for piece, _ in run_tasks(scope.cluster, _cut_shard, iter(left)):
             stage.advance(piece.size)
         written = results(scope.cluster, _counted, [(run.storage, piece.files[0]) for piece in every], "chunks")
@@ -114,8 +104,7 @@ def _cut(scope: Embedded, run: Run, what: str, chunks: Chunks) -> Index:
     index = replace(
         scope.index, shards=tuple(written), read=texts, usable=usable, analysed=texts, rejected=0, rejected_reasons={}
     )  # fmt: skip
-    run.storage.write_json(SHARDED, asdict(index))
-    return index
+    return index.kept(run.storage)
 
 
 def _cut_shard(how: _Cutting, name: str, target: str) -> None:

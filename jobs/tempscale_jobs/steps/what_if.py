@@ -275,6 +275,5 @@ def _chunks(as_it_is: _Variants, what: str, of_texts: tuple[Askers, Found], quer
         return result  # Other askers: chunks, not texts.
     owners = cut_texts.owners(scope, chunks, places(found.near, askers.corpus.order))
     whole = places(before.near, asking.corpus.order)
-    present = whole != NOBODY
-    kept = ((whole[:, :, None] == owners[:, None, :]).any(2) & present).sum(1) / np.maximum(present.sum(1), 1)
+    kept = shares_kept(replace(before.near, label=whole), replace(found.near, label=owners))
     return result._replace(kept=kept, texts_found=float(np.mean([len(np.unique(row)) for row in owners])))
