@@ -93,7 +93,7 @@
       lookup              what a cache has of a corpus
       cache               texts by content, from night to night; what its key is made of
       prune               a smaller cache
-      pieces              the pieces of a sample of texts
+      pieces              the pieces of a sample of texts, or of askers
       precision           what bfloat16 changes
       factors             covariance factors of a sample
       probe               the same texts, cut to prefixes

@@ -20,6 +20,7 @@ from tempscale_jobs.steps import blocks
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.layout import Layout
 from tempscale_jobs.steps.neighbours import QUERIES_OF_A_TASK, Labels, others, places
+from tempscale_jobs.steps.pieces import of_askers
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.steps.slots import Counted, Graph, count, exposure_rows, largest
 from tempscale_jobs.tables import parts
@@ -321,12 +322,8 @@ def _rewrite(grid: Tiling, source: str, target: str, new: _NewLists, parting: _P
 def _search(corpus: Labels, grid: Tiling, asked: Asked, numbers: np.ndarray, gone: np.ndarray) -> np.ndarray:
     """The places of the k nearest texts of these askers without those that go; finished pieces are in files."""
     cluster, asking = corpus.scope.cluster, asked.scope
-    groups = [slice(k, k + QUERIES_OF_A_TASK) for k in range(0, len(numbers), QUERIES_OF_A_TASK)]
-    every = [
-        Piece((g, panel), name=f"askers {g}, panel {panel}", files=(_part(grid, g, panel),))
-        for g in range(len(groups))
-        for panel in range(grid.panels)
-    ]
+    groups = of_askers(f"{grid.place}/near/without", len(numbers), QUERIES_OF_A_TASK, grid.panels)
+    every = [piece for group in groups for piece in group]
     left, sent = missing(grid.storage, every), dict[int, Any]()
     labels_gone = np.sort(corpus.labels_of(gone))
 
@@ -334,7 +331,7 @@ def _search(corpus: Labels, grid: Tiling, asked: Asked, numbers: np.ndarray, gon
         for piece in cluster.ordered(left):
             group, panel = piece.number
             if group not in sent:
-                here = numbers[groups[group]]
+                here = numbers[group * QUERIES_OF_A_TASK : (group + 1) * QUERIES_OF_A_TASK]
                 at = here if asked.places is None else asked.places[here]
                 embeddings = rounded(asking.embeddings(asking.run.temperatures[0], at), grid.precision)
                 own = corpus.labels_of(here) if asked.graph.from_corpus else np.full(len(here), NOBODY, np.int32)
@@ -343,13 +340,9 @@ def _search(corpus: Labels, grid: Tiling, asked: Asked, numbers: np.ndarray, gon
 
     for _ in run_tasks(cluster, _search_panel, pieces()):
         pass
-    near = [_merged(grid, g) for g in range(len(groups))]
+    near = [_merged(grid, group) for group in groups]
     label = np.concatenate([np.zeros((0, grid.neighbours), np.int32), *(one.label for one in near)])
     return places(Nearest(np.zeros(label.shape, np.float32), label), corpus.order)
-
-
-def _part(grid: Tiling, group: int, panel: int) -> str:
-    return f"{grid.place}/near/without/askers-{group:06d}-panel-{panel:06d}.parquet"
 
 
 def _search_panel(grid: Tiling, panel: int, asking: Block, gone: np.ndarray, target: str) -> None:
@@ -361,8 +354,8 @@ def _search_panel(grid: Tiling, panel: int, asking: Block, gone: np.ndarray, tar
     grid.storage.write_table(target, blocks.near_table([near]))
 
 
-def _merged(grid: Tiling, group: int) -> Nearest:
+def _merged(grid: Tiling, group: Sequence[Piece]) -> Nearest:
     """The nearest texts of a group of askers in all panels."""
-    tables = (grid.storage.read_table(_part(grid, group, panel)) for panel in range(grid.panels))
+    tables = (grid.storage.read_table(piece.files[0]) for piece in group)
     lists = (Nearest(parts.matrix(table, "cosine"), parts.matrix(table, "label")) for table in tables)
     return merge_tree(lists, Nearest.merged)

@@ -1,4 +1,4 @@
-"""The pieces of a sample of texts that workers embed again."""
+"""The pieces of a sample of texts that workers embed again, and of askers that are compared with all texts."""
 
 from __future__ import annotations
 
@@ -23,6 +23,19 @@ def of_sample(run: Run, model: Model, sample: Sequence[str], size: int, kinds: S
         name = f"piece {number} of {kinds[0].rpartition('/')[2]}"
         pieces.append(Piece(number, (ids,), name, files, len(ids)))
     return pieces
+
+
+def of_askers(place: str, askers: int, size: int, panels: int) -> list[list[Piece]]:
+    """For each group of `size` askers a piece for every panel, which writes a file below `place`."""
+    return [
+        [
+            Piece(
+                (g, panel), name=f"askers {g}, panel {panel}", files=(f"{place}/askers-{g:06d}-panel-{panel:06d}.parquet",)
+            )
+            for panel in range(panels)
+        ]
+        for g in range(-(-askers // size))
+    ]
 
 
 def ids_of(pieces: Iterable[Piece]) -> set[str]:

@@ -16,6 +16,7 @@ from tempscale_jobs.runs.folder import Run, is_whole
 from tempscale_jobs.steps import blocks
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.layout import layout, of_queries
+from tempscale_jobs.steps.pieces import of_askers
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import QUERY_COSINES
@@ -46,20 +47,16 @@ def measure(scope: Embedded, queries: Run | None) -> None:
         # In the order of their keys, which neither the source nor its parts change.
         places = asking.sample(len(asking) if scope.analysis.cosine == "full" else scope.analysis.exposure_sample)
         grid, _ = blocks.tiling(scope, temperature)
-        groups = [slice(k, k + QUERIES_OF_A_TASK) for k in range(0, len(places), QUERIES_OF_A_TASK)]
-        every = [
-            Piece((g, panel), name=f"queries {g}, panel {panel}", files=(_part(scope, g, panel),))
-            for g in range(len(groups))
-            for panel in range(grid.panels)
-        ]
+        groups = of_askers(f"{_place(scope)}/found", len(places), QUERIES_OF_A_TASK, grid.panels)
+        every = [piece for group in groups for piece in group]
         shared = dict[int, Any]()
-        of_queries_scope = replace(scope, run=queries, texts=asking)
 
         def pieces() -> Iterator[Piece]:
             for piece in scope.cluster.ordered(missing(storage, every)):
                 group, panel = piece.number
                 if group not in shared:
-                    shared[group] = share(of_queries_scope.embeddings(temperature, places[groups[group]]))
+                    here = places[group * QUERIES_OF_A_TASK : (group + 1) * QUERIES_OF_A_TASK]
+                    shared[group] = share(replace(scope, run=queries, texts=asking).embeddings(temperature, here))
                 yield piece._replace(arguments=(grid, panel, shared[group], piece.files[0]))
 
         for _ in run_tasks(scope.cluster, _count_panel, pieces()):
@@ -72,10 +69,6 @@ def measure(scope: Embedded, queries: Run | None) -> None:
         storage.write_json(f"{_place(scope)}/done.json", {"files": [name]})
         storage.remove(f"{_place(scope)}/found")
         stage.note = f"{len(places):,} queries, {count(len(scope.texts), 'text')}"
-
-
-def _part(scope: Embedded, group: int, panel: int) -> str:
-    return f"{_place(scope)}/found/queries-{group:06d}-panel-{panel:06d}.parquet"
 
 
 def _count_panel(grid: Tiling, panel: int, queries: np.ndarray, target: str) -> None:

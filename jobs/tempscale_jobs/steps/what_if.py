@@ -27,6 +27,7 @@ from tempscale_jobs.steps.by_length import FITTED
 from tempscale_jobs.steps.cosine import gather
 from tempscale_jobs.steps.layout import layout, of_queries
 from tempscale_jobs.steps.neighbours import Labels, others, places, shares_kept
+from tempscale_jobs.steps.pieces import of_askers
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.steps.what_if_tables import Askers, Fact, Found, Result, rows
 from tempscale_jobs.tables import parts
@@ -157,16 +158,11 @@ def _search(scope: Embedded, temperature: Temperature, askers: Askers, variants:
     """Search the embeddings of one temperature by some variants; finished pieces are in files."""
     grid, bounds = blocks.tiling(scope, temperature)
     place = f"{scope.run.place(PLACE, scope.model, temperature)}/found"
-    groups = [slice(k, k + ASKERS_OF_A_TASK) for k in range(0, len(askers.places), ASKERS_OF_A_TASK)]
+    groups = of_askers(place, len(askers.places), ASKERS_OF_A_TASK, grid.panels)
     labels = np.full(len(askers.places), NOBODY, np.int32)
     if askers.from_corpus:
         labels = askers.corpus.labels_of(askers.places)
-    every = [
-        Piece((g, panel), name=f"askers {g}, panel {panel}", files=(_part(place, g, panel),))
-        for g in range(len(groups))
-        for panel in range(grid.panels)
-    ]
-    left = missing(grid.storage, every)
+    left = missing(grid.storage, [piece for group in groups for piece in group])
     asked = dict[int, Any]()
     tokens = np.maximum(scope.texts.tokens, 1)
 
@@ -174,16 +170,17 @@ def _search(scope: Embedded, temperature: Temperature, askers: Askers, variants:
         for piece in scope.cluster.ordered(left):
             group, panel = piece.number
             if group not in asked:
-                here = askers.places[groups[group]]
+                numbers = slice(group * ASKERS_OF_A_TASK, (group + 1) * ASKERS_OF_A_TASK)
+                here = askers.places[numbers]
                 embeddings = askers.scope.embeddings(temperature, here)
-                asked[group] = share(Asked(embeddings, np.maximum(askers.layout.tokens[here], 1), labels[groups[group]]))
+                asked[group] = share(Asked(embeddings, np.maximum(askers.layout.tokens[here], 1), labels[numbers]))
             span = grid.panel(panel)
             of_panel = _Panel(panel, tokens[bounds[span[0]][0] : bounds[span[-1]][1]], piece.files[0])
             yield piece._replace(arguments=(grid, of_panel, asked[group], variants.fitted))
 
     for _ in run_tasks(scope.cluster, _search_panel, pieces()):
         pass
-    of_groups = [_merged(grid, place, g, len(variants.facts)) for g in range(len(groups))]
+    of_groups = [_merged(grid, group, len(variants.facts)) for group in groups]
     return [
         Found(
             Nearest(*(np.concatenate([getattr(part.near, name) for part in of]) for name in ("cosine", "label"))),
@@ -191,10 +188,6 @@ def _search(scope: Embedded, temperature: Temperature, askers: Askers, variants:
         )
         for of in zip(*of_groups, strict=True)
     ]
-
-
-def _part(place: str, group: int, panel: int) -> str:
-    return f"{place}/askers-{group:06d}-panel-{panel:06d}.parquet"
 
 
 class _Panel(NamedTuple):
@@ -243,12 +236,12 @@ def _itself(asking: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndar
     return rows, order[place[rows]]
 
 
-def _merged(grid: Tiling, place: str, group: int, variants: int) -> list[Found]:
+def _merged(grid: Tiling, group: Sequence[Piece], variants: int) -> list[Found]:
     """What each variant found for a group of askers in all panels, which are merged in their order."""
 
     def panels() -> Iterator[list[Found]]:
-        for panel in range(grid.panels):
-            table = grid.storage.read_table(_part(place, group, panel))
+        for piece in group:
+            table = grid.storage.read_table(piece.files[0])
             columns = [parts.matrix(table, name) for name in ("cosine", "label", "sums")]
             of_variants = zip(*(np.split(column, variants) for column in columns), strict=True)
             yield [Found(Nearest(cosine, label), sums) for cosine, label, sums in of_variants]
