@@ -114,8 +114,8 @@ def lost(folder):
 
 
 def until(happened, work=None):
-    """Wait for what must happen within a minute, and before some work ends."""
-    deadline = time.monotonic() + 60
+    """Wait for what must happen within four minutes, since workers may start late, and before some work ends."""
+    deadline = time.monotonic() + 240
     while not happened():
         assert work is None or not work.done(), work.result()
         assert time.monotonic() < deadline
