@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tempscale.correction.errors import CorrectionError
 from tempscale.correction.recipes import Recipe
 
-EXAMPLES = "dims:256, int8, bits, centre+bits, remove_top(1), length, tau:0.8, chunk:256"
+EXAMPLES = "dims:256, int8, bits, centre+bits, remove_top(1), length, tau:0.8, chunk:256, model:NAME"
 STORED = ("int8", "bits")
 """Steps that say how numbers are stored, and come last."""
 _ALONE = {
@@ -16,7 +16,7 @@ _ALONE = {
     "chunk": "embeds the texts again and",
 }  # fmt: skip
 """What stands for itself, and why: a similarity with a coordinate of its own, or vectors of their own."""
-_TAU, _CHUNK = "tau:", "chunk:"
+_TAU, _CHUNK, _MODEL = "tau:", "chunk:", "model:"
 LEAST_CHUNK = 16
 """The fewest tokens of a chunk."""
 
@@ -41,6 +41,10 @@ def canonical(what: str) -> str:
 
 def step_names(what: str) -> list[str]:
     """The canonical text of each step of a variant."""
+    if (model := model_of(str(what).strip())) is not None:  # Its name may have any character.
+        if not model:
+            raise CorrectionError("model: needs the name of a model, as --model does")
+        return [f"{_MODEL}{model}"]
     names = [_name(part.strip(), what) for part in str(what).split("+")]
     kinds = [re.match(r"[a-z_0-9]+", name)[0] for name in names]  # type: ignore[index]
     if alone := [kind for kind in kinds if kind in _ALONE and len(kinds) > 1]:
@@ -98,10 +102,20 @@ def chunks_of(what: str) -> Chunks | None:
     return Chunks(int(tokens), int(overlap or 0))
 
 
+def model_of(what: str) -> str | None:
+    """The name of the other model of a variant; None of one of the same model."""
+    return what.removeprefix(_MODEL).strip() if what.startswith(_MODEL) else None
+
+
+def by_model(label: str) -> str:
+    """The variant that is another model with this label."""
+    return f"{_MODEL}{label}"
+
+
 def embeds_again(what: str) -> bool:
-    """Whether a variant needs the texts and the model."""
-    return what.startswith((_TAU, _CHUNK))
+    """Whether a variant needs the texts and a model."""
+    return what.startswith((_TAU, _CHUNK, _MODEL))
 
 
 def _is_recipe(name: str) -> bool:
-    return name not in STORED and not name.startswith(("dims:", _TAU, _CHUNK))
+    return name not in STORED and not name.startswith(("dims:", _TAU, _CHUNK, _MODEL))

@@ -37,6 +37,11 @@ def facts(
     if verified is not None:
         entries["verified"] = verified.sources["embeddings"] | verified.facts | _of_vectors(verified)
     entries["models"] = {scope.model.label: _of_model(scope) for scope in audited}
+    if run.other_models:
+        entries["other_models"] = {
+            model.label: model.identity() | {"rejected": dict(folder.rejected_reasons(run, model))}
+            for model in run.other_models
+        }
     entries["versions"] = {"altair": metadata.version("altair")}
     return entries
 

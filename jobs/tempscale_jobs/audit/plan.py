@@ -71,7 +71,7 @@ class Rates:
 
 
 class EmbeddedAgain(NamedTuple):
-    """The cost of the vectors that [verify] compares, on one core."""
+    """The cost of texts that are embedded again, for [verify] or by another model, on one core."""
 
     texts: int
     mean_tokens: float
@@ -120,15 +120,22 @@ def plan(config: AuditConfig) -> Plan:
             width = len(sample.items[0].embedding)
             seconds = _cosine_seconds(width, config.analysis.neighbours)
             rates = [Rates(width, 0.0, 0.0, 0.0, 0, 0.0, 0.0, seconds)]
-            verified = None if config.verification is None else _verified(config.verification)
-            return replace(estimated(config, sample.usable, rates, cores, verified), left_out=sample.left_out)
-        models = folder.find_models(config)
+            again = [] if config.verification is None else [_verified(config.verification)]
+            return replace(estimated(config, sample.usable, rates, cores, again), left_out=sample.left_out)
+        models, others = folder.find_models(config), config.other_models
+        by_others = [] if others is None else folder.find_models(others, beside=models)
         sample = preview(contents_of(config, config.corpus, ""), _LOOKED_AT, config.seed, config.out)
         if not sample.items:
             raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable text")
         texts = [item.text for item in sample.items]
         rates = [measured(config, model, texts) for model in models]
-        return replace(estimated(config, sample.usable, rates, cores), left_out=sample.left_out)
+        again = [_again(config.embedding, model, texts, _audited(config, sample.usable)) for model in by_others]
+        return replace(estimated(config, sample.usable, rates, cores, again), left_out=sample.left_out)
+
+
+def _audited(config: AuditConfig, corpus_texts: int) -> int:
+    """How many of a corpus's usable texts a run has."""
+    return min(corpus_texts, config.corpus.sample or corpus_texts)
 
 
 PROBED = 100
@@ -142,19 +149,24 @@ def _verified(config: VerifyConfig) -> EmbeddedAgain:
     sample = preview(contents, _LOOKED_AT, config.seed, config.out)
     if not sample.items:
         raise UsageError(f"corpus '{masked(config.embeddings.source)}' has no row with a text and a vector for [verify]")
-    encoder = _encoder(config.embedding, model)
-    timed = _timed(encoder, model, [item.text for item in sample.items], factors=False)
     texts = sample.usable if config.sample == "all" else min(config.sample, sample.usable)
+    return _again(config.embedding, model, [item.text for item in sample.items], texts)
+
+
+def _again(embedding: Encoding | OneModel, model: folder.Model, some: list[str], texts: int) -> EmbeddedAgain:
+    """The cost of `texts` texts by a model, measured on some of them."""
+    encoder = _encoder(embedding, model)
+    timed = _timed(encoder, model, some, factors=False)
     return EmbeddedAgain(texts, float(timed.lengths.mean()), timed.token_seconds, _weights_bytes(encoder))
 
 
 def estimated(
-    config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int, verified: EmbeddedAgain | None = None
+    config: AuditConfig, corpus_texts: int, rates: Sequence[Rates], cores: int, again: Sequence[EmbeddedAgain] = ()
 ) -> Plan:  # fmt: skip
     """The plan of a run over `corpus_texts` usable texts, from the rates of each model, or of user-supplied embeddings."""
     vectors_given = config.corpus.embedding_column is not None
     analysis, temperatures = config.analysis, len(config.temperatures())
-    texts = min(corpus_texts, config.corpus.sample or corpus_texts)
+    texts = _audited(config, corpus_texts)
     pairs, (socm_texts, stored_texts, socm_pairs) = (
         texts * (texts - 1) // 2,
         (0, 0, 0) if vectors_given else _socm_work(analysis, texts),
@@ -182,12 +194,12 @@ def estimated(
         disk += temperatures * (texts * text_bytes + factor_bytes)
         blocks = 2 * 4 * rate.width * min(texts, block_size(texts, rate.width))
         largest = max(largest, rate.weights_bytes + blocks)
-    if verified is not None:
-        tokens += verified.tokens
-        seconds += verified.tokens * verified.token_seconds / min(workers, cores)
-        largest = max(largest, verified.weights_bytes)
+    for texts_again in again:
+        tokens += texts_again.tokens
+        seconds += texts_again.tokens * texts_again.token_seconds / min(workers, cores)
+        largest = max(largest, texts_again.weights_bytes)
     memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * _DRIVER_BYTES
-    runs_no_model = vectors_given and verified is None
+    runs_no_model = vectors_given and not again
     driver = _DRIVER_BASE_BYTES + (0 if runs_no_model else _MODELS_BYTES) + texts * _DRIVER_BYTES
     return Plan(texts, corpus_texts, int(tokens), pairs, socm_pairs, seconds, int(memory), int(disk), workers, driver)
 

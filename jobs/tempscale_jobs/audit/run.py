@@ -31,7 +31,7 @@ from tempscale_jobs.lifecycle import Lifecycle
 from tempscale_jobs.nights import night, notify
 from tempscale_jobs.nights.night import Night
 from tempscale_jobs.runs import folder
-from tempscale_jobs.runs.folder import GIVEN, Run
+from tempscale_jobs.runs.folder import GIVEN, Model, Run
 from tempscale_jobs.runs.journal import Journal, Stage
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import (
@@ -45,6 +45,7 @@ from tempscale_jobs.steps import (
     factors,
     groups,
     largest,
+    other_models,
     precision,
     probe,
     query_cosines,
@@ -146,11 +147,21 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
         journal.count("rejected", corpus.index.rejected)
         if config.verification is not None and vectors is not None:
             verified = verification.verified(config.verification, verifying, vectors, cluster, journal)
+
+        def scoped(run: Run, model: Model, crew: Crew) -> Scope:
+            return Scope(config, config.embedding, config.corpus, corpus.index, run, model, cluster, crew, journal)
+
+        if not all(what_if.is_done(run, model) for model in run.models):
+            by_others = other_models.run_of(run)
+            for model in run.other_models:
+                with Crew(by_others, cluster, model, config.embedding) as crew:
+                    scope = scoped(by_others, model, crew)
+                    scope = replace(scope, encoding=budget.with_budget(scope))
+                    embed.embed(scope, f"embed {model.label}")
+                    _embed_queries(scope, query_source)
         for model in run.models:
             with Crew(run, cluster, model, config.embedding) as crew:
-                scope = Scope(
-                    config, config.embedding, config.corpus, corpus.index, run, model, cluster, crew, journal
-                )  # fmt: skip
+                scope = scoped(run, model, crew)
                 embedded = _given_embeddings(scope) if model == GIVEN else embed_all(scope, query_source)
                 audited.append(embedded)
                 if cluster.gpus:  # Where the tiles take the place of the model, they come last.
@@ -161,6 +172,7 @@ def _measured(config: AuditConfig, life: Lifecycle, journal: Journal) -> tuple[d
                 if not cluster.gpus:
                     _measure_second_order(embedded)
             _after_crew(embedded)
+        other_models.forget(run)
         with journal.stage("tables") as stage:
             stage.note = f"{len(summary.summarise(audited, verified))} tables"
     queries = None if query_source is None else query_source.index
@@ -180,13 +192,17 @@ def embed_all(scope: Scope, query_source: SourceReader | None) -> Embedded:
     if len(embedded.texts) != scope.index.analysed - rejected or not embedded.texts.are_distinct():
         raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")
     precision.measure(embedded)
-    if not what_if.is_done(embedded):
+    if not what_if.is_done(scope.run, scope.model):
         cut_texts.embed_chunks(embedded)
+    _embed_queries(scope, query_source)
+    return embedded
+
+
+def _embed_queries(scope: Scope, query_source: SourceReader | None) -> None:
     if query_source is not None and scope.config.queries is not None:
         run_of_queries = scope.run.below("queries")
         query_scope = replace(scope, run=run_of_queries, source=scope.config.queries, index=query_source.index)
         embed.embed(query_scope, scope.named("embed the queries"), "query")
-    return embedded
 
 
 def _measure_second_order(scope: Embedded) -> None:
@@ -335,7 +351,7 @@ def needed_of_tiles(scope: Embedded, temperature: Temperature) -> Needed:
     run, model, analysis = scope.run, scope.model, scope.analysis
     near = analysis.compares and not exposure.is_done(run, model, temperature)
     search = analysis.socm_top_over == "corpus" and not worst.is_done(run, model, temperature)
-    changed = bool(analysis.what_if) and not what_if.is_done(scope)
+    changed = bool(analysis.what_if) and not what_if.is_done(run, model)
     groups = bool(scope.config.by) and not by_group.is_done(run, model, temperature)
     asked = scope.config.queries is not None and analysis.compares and not query_cosines.is_done(scope)
     return Needed(blocks=near or search or changed or groups or asked, near=near)

@@ -8,6 +8,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from tempscale.correction.variant_names import chunks_of, model_of
 from tempscale_jobs.audit.findings import together
 from tempscale_jobs.report.charts import COLOURS, ends_known, with_ends
 from tempscale_jobs.report.findings import state
@@ -38,13 +39,15 @@ def _overall(table: pl.DataFrame) -> list[Row]:
 
 def sentence(row: Row, table: pl.DataFrame, edges: Sequence[int]) -> str:
     """What one variant keeps, costs and changes."""
-    if row["what"].startswith("chunk:"):
+    if chunks_of(row["what"]) is not None:
         return _of_chunks(row, table)
     as_it_is = _as_it_is(table)
     parts = [
         f"{row['what']} keeps {_kept(row)} of the {count(row['k'], 'nearest text')} of {_ASKED[row['asked_by']]}, at "
         f"{_size(row)} a vector instead of {_size(as_it_is)}"
     ]
+    if model_of(row["what"]) is not None:  # Its lengths are those of its own tokens.
+        return f"{'; '.join([*parts, *_gap(row, as_it_is)])}."
     moved = _moved(row, table)
     parts += [
         f"exposure of texts of {interval_name(int(one['group']), edges)} tokens moves by {_change(one)}, to "
@@ -69,10 +72,15 @@ def _of_chunks(row: Row, table: pl.DataFrame) -> str:
             f"the {count(row['k'], 'nearest chunk')} of a query are from {row['texts_found']:.1f} different texts, with "
             f"{_kept(row)} of the {count(row['k'], 'nearest text')}"
         )
-    if row["collapse_gap"] is not None:
-        before, after = (with_error(one["collapse_gap"], one["collapse_gap_se_superpopulation"]) for one in (as_it_is, row))
-        parts.append(f"the collapse gap, of chunks, is {after} instead of {before}")
-    return f"{'; '.join(parts)}."
+    return f"{'; '.join([*parts, *_gap(row, as_it_is, ', of chunks,')])}."
+
+
+def _gap(row: Row, as_it_is: Row, whose: str = "") -> list[str]:
+    """The collapse gap of other vectors of the texts; nothing where it was not measured."""
+    if row["collapse_gap"] is None or as_it_is["collapse_gap"] is None:
+        return []
+    before, after = (with_error(one["collapse_gap"], one["collapse_gap_se_superpopulation"]) for one in (as_it_is, row))
+    return [f"the collapse gap{whose} is {after} instead of {before}"]
 
 
 def _as_it_is(table: pl.DataFrame) -> Row:

@@ -8,7 +8,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 from typing_extensions import override
 
-from tempscale.correction.variant_names import canonical, embeds_again, needs_queries, temperature_of
+from tempscale.correction.variant_names import (
+    by_model,
+    canonical,
+    embeds_again,
+    model_of,
+    needs_queries,
+    temperature_of,
+)
+from tempscale.model.checkpoint import label
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.nights import NIGHT, Gate, RecordOfNights, checked_night, filled, history_folder
@@ -129,8 +137,8 @@ class Analysis(Intervals):
     what_if: Annotated[list[str], Option("--what-if", "What is measured", "WHAT")] = Field(
         [],
         description="What a change of the vectors would change in searches; can be repeated. dims:256, int8, bits, or a "
-        "correction such as length or centre, joined with + as in centre+bits; tau:0.8 embeds the texts again, "
-        "chunk:256 (chunk:256:32 with an overlap) cuts them first.",
+        "correction such as length or centre, joined with + as in centre+bits; tau:0.8 embeds the texts again, model:NAME "
+        "with another model, and chunk:256 (chunk:256:32 with an overlap) cuts them first.",
     )
     near_duplicate: float = Field(0.95, gt=-1, le=1, description="Cosine from which a pair is a near-duplicate.")
     worst_duplicates: int = Field(100, ge=0, le=100_000, description="Near-duplicates listed; all are counted.")
@@ -235,6 +243,20 @@ class AuditConfig(Command):
         if self.verify is None:
             return None
         return self.verify.of(self.corpus, out=self.out, seed=self.seed, execution=self.execution)
+
+    @property
+    @override
+    def other_models(self) -> AuditConfig | None:
+        """The configuration by which texts are embedded with the models of `what_if`, under the first temperature."""
+        names = [name for what in self.analysis.what_if if (name := model_of(what)) is not None]
+        if not names:
+            return None
+        one = {"models": names, "temperatures": self.embedding.temperatures[:1]}
+        changed = {
+            "analysis": self.analysis.model_copy(update={"what_if": []}),
+            "embedding": self.embedding.model_copy(update=one),
+        }
+        return self.model_copy(update=changed)
 
     @property
     def asks(self) -> bool:
@@ -343,11 +365,15 @@ class AuditConfig(Command):
         """See `Command.identity`. A run has the identity that it had before there were quick ones and verified ones, and
         before `what_if`, `by` and `results`.
 
-        The models of [verify] count by their files.
+        The models of [verify] and of `what_if` count by their files.
         """
         identity = {name: value for name, value in super().identity().items() if name not in _ADDED or value}
         if not self.analysis.what_if:
             identity["analysis"].pop("what_if")
+        else:
+            identity["analysis"]["what_if"] = [
+                what if (name := model_of(what)) is None else by_model(label(name)) for what in self.analysis.what_if
+            ]
         for name in ("model", "candidates"):
             identity.get("verify", {}).pop(name, None)
         return identity

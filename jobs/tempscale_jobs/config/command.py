@@ -79,6 +79,11 @@ class Command(Strict):
         return None
 
     @property
+    def other_models(self) -> Command | None:
+        """The configuration whose models the run's are compared with, if there are any."""
+        return None
+
+    @property
     def model_names(self) -> list[str]:
         """The models by name or folder; the installed demo model unless one is given."""
         return self.embedding.models or [default_model()]

@@ -25,6 +25,8 @@ from tempscale_jobs.tables.finished import completed, current_name
 from tempscale_jobs.urls import masked, without_secrets
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import polars as pl
 
 BEGUN, SHARDED, PLANNED, DONE = "begun.json", "shards/index.json", "shards/plan.json", "run.json"
@@ -166,6 +168,13 @@ class Run:
     """Whether this run is already finished in the folder."""
     verified_by: tuple[Model, ...] = ()
     """The models of [verify]: that of the vectors, then the candidates."""
+    other_models: tuple[Model, ...] = ()
+    """The models of `model:NAME` in `what_if`, in their order."""
+
+    @property
+    def read_models(self) -> tuple[Model, ...]:
+        """All models whose files the run reads."""
+        return (*self.models, *self.verified_by, *self.other_models)
 
     def place(self, kind: str, model: Model, temperature: Temperature | None = None) -> str:
         """The folder of a model, or of a model and temperature, in texts/, factors/, partials/…"""
@@ -198,10 +207,11 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
     """Create the run's folder or resume the same run in it; `fresh` first removes an earlier run's files."""
     models = ([GIVEN] if config.takes_embeddings else find_models(config)) if config.runs_models else []
     verified_by = [] if config.verification is None else find_models(config.verification)
+    other_models = [] if config.other_models is None else find_models(config.other_models, beside=models)
     storage = Storage(config.out)
     identity: dict[str, Any] = {
         "config": config.identity(),
-        "models": {m.label: m.identity() for m in models + verified_by},
+        "models": {m.label: m.identity() for m in models + verified_by + other_models},
         "versions": {"tempscale": tempscale.__version__}
         | {name: metadata.version(name) for name in (*_VERSIONS, *config.packages)},
     }
@@ -252,7 +262,7 @@ def begin(config: Command, *, fresh: bool = False) -> Run:
         storage.remove("shards")  # The process may have been killed between the two steps of `complete`.
     start_time = str(storage.read_object(BEGUN)["started"])
     night = getattr(config, "night", None) or start_time[:10]
-    return Run(storage, models, config.temperatures(), night, is_complete, tuple(verified_by))
+    return Run(storage, models, config.temperatures(), night, is_complete, tuple(verified_by), tuple(other_models))
 
 
 def has_read(storage: Storage) -> bool:
@@ -260,8 +270,11 @@ def has_read(storage: Storage) -> bool:
     return any(map(storage.exists, (SHARDED, PLANNED, DONE)))
 
 
-def find_models(config: Command) -> list[Model]:
-    """Find and fingerprint the models of a run; a UsageError if one is missing, not supported, or given twice."""
+def find_models(config: Command, beside: Sequence[Model] = ()) -> list[Model]:
+    """Find and fingerprint the models of a run; a UsageError if one is missing, not supported, or given twice.
+
+    None may be one of those `beside` them, which the run has too.
+    """
     from tempscale.model.loading import check_shapes, check_temperatures
     from tempscale.model.pooling import load_head
     from tempscale.model.settings import Settings
@@ -286,9 +299,10 @@ def find_models(config: Command) -> list[Model]:
         if checkpoint.state(folder) != state:
             raise UsageError(f"the files of model '{name}' changed while they were read; start again when they are whole")
         label = checkpoint.label(name)
-        if any(other.fingerprint == fingerprint for other in models):
+        known = [*beside, *models]
+        if any(other.fingerprint == fingerprint for other in known):
             raise UsageError(f"model '{name}' has the same files as another model of the run; give each once")
-        if any(other.label == label for other in models):
+        if any(other.label == label for other in known):
             label = f"{label}-{fingerprint[:8]}"
         if config.embedding.prompts == "model" and not settings.has_prompts:
             raise UsageError(
@@ -303,7 +317,7 @@ def find_models(config: Command) -> list[Model]:
 
 def check_models(run: Run) -> None:
     """Raise an IncompleteRun unless this machine still has the files of the models that the run began with."""
-    for model in (*run.models, *run.verified_by):
+    for model in run.read_models:
         if model.fingerprint and checkpoint.fingerprint(checkpoint.resolve(model.name)) != model.fingerprint:
             raise IncompleteRun(
                 f"the files of model {model.label} in '{model.name}' were exchanged while the run went on; nothing of the "

@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import pyarrow.compute as pc
 
 from tempscale.correction.variant_names import Chunks, chunks_of
@@ -49,12 +48,9 @@ def embedded(scope: Embedded, what: str) -> Embedded:
     return replace(scope, run=run, index=index, texts=layout(run, scope.cluster, scope.model, order))
 
 
-def owners(scope: Embedded, chunks: Embedded, places: np.ndarray) -> np.ndarray:
-    """The place of the text that each of these chunks is from; −1 of a text that the model rejected."""
-    needed, back = np.unique(places, return_inverse=True)
-    names = [chunk_id.rpartition("#")[0] for chunk_id in chunks.texts.ids[needed]]
-    where = scope.texts.where(names)
-    return np.array([where.get(name, -1) for name in names], np.int64)[back].reshape(places.shape)
+def owner(chunk_id: str) -> str:
+    """The id of the text that a chunk is from."""
+    return chunk_id.rpartition("#")[0]
 
 
 def forget(scope: Embedded, what: str) -> None:

@@ -29,6 +29,8 @@ from tempscale_jobs.steps.scope import Scope
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers.dispatch import results
 
+PLACE = "partials/cache"
+"""The folder of what is known of the cache."""
 TEXTS_OF_A_GROUP, TEXTS_OF_A_RANGE = 131_072, 32_768
 """About the texts of a group of shards, and those that one task looks up: 50 MB of embeddings at 384 dimensions."""
 _SORTED_ROWS = 16_384
@@ -84,7 +86,7 @@ def look_up(scope: Scope, cache: Cache | None) -> LookedUp:
 
 def planned(run: Run, model: Model) -> str:
     """The file of a model's `LookedUp`."""
-    return f"{run.place('partials/cache', model)}/plan.json"
+    return f"{run.place(PLACE, model)}/plan.json"
 
 
 def ignored(run: Run, model: Model) -> dict[str, int]:
@@ -130,7 +132,7 @@ def look_up_all(scope: Scope, cache: Cache) -> LookedUp:
         store.root,
         [folder(values) for values in keys],
         [run.place("texts", model, t) for t in run.temperatures],
-        f"{run.place('partials/cache', model)}/exchanged",
+        f"{run.place(PLACE, model)}/exchanged",
         dimensions(checkpoint.resolve(model.name)),
         ("text_id", "document", *(["groups"] if scope.config.by else [])),
     )

@@ -6,7 +6,7 @@ always among all texts, and exactly. See `tempscale.correction.variants`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,16 +17,16 @@ from threadpoolctl import threadpool_limits
 from tempscale.collapse.aggregates import Block, merge_tree
 from tempscale.collapse.cosine import nearest
 from tempscale.collapse.neighbours import NOBODY, Nearest
-from tempscale.correction.variant_names import chunks_of, embeds_again, temperature_of
+from tempscale.correction.variant_names import by_model, chunks_of, embeds_again, temperature_of
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import Run, is_whole
-from tempscale_jobs.steps import blocks, cut_texts
+from tempscale_jobs.runs.folder import Model, Run, dimensions, is_whole
+from tempscale_jobs.steps import blocks, cut_texts, other_models
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.by_length import FITTED
 from tempscale_jobs.steps.cosine import gather
 from tempscale_jobs.steps.layout import layout, of_queries
-from tempscale_jobs.steps.neighbours import Labels, others, places, shares_kept
+from tempscale_jobs.steps.neighbours import Labels, others, shares_kept
 from tempscale_jobs.steps.pieces import of_askers
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.steps.what_if_tables import Askers, Fact, Found, Result, rows
@@ -53,19 +53,15 @@ class Asked(NamedTuple):
     """Their labels among the texts; NOBODY where they are queries."""
 
 
-def is_done(scope: Embedded) -> bool:
+def is_done(run: Run, model: Model) -> bool:
     """Whether all files of this step exist."""
-    return is_whole(scope.run.storage, f"{_place(scope)}/done.json")
-
-
-def _place(scope: Embedded) -> str:
-    return scope.run.place(PLACE, scope.model, scope.run.temperatures[0])
+    return is_whole(run.storage, f"{run.place(PLACE, model, run.temperatures[0])}/done.json")
 
 
 def measure(scope: Embedded, queries: Run | None) -> None:
     """Write the rows of `what_if` of one model, under its first temperature."""
     analysis, first = scope.analysis, scope.run.temperatures[0]
-    if not analysis.what_if or is_done(scope):
+    if not analysis.what_if or is_done(scope.run, scope.model):
         return
     with scope.journal.stage(scope.named("what if")) as stage:
         askers = _askers(scope, queries)
@@ -76,17 +72,23 @@ def measure(scope: Embedded, queries: Run | None) -> None:
             if (tau := temperature_of(what)) is not None:
                 (found[as_it_is.facts[0]._replace(what=what)],) = _search(scope, Temperature.of(tau), askers, as_it_is)
         before = found[as_it_is.facts[0]]
-        measured = [
-            Result(fact, askers, of_variant, before, shares_kept(before.near, of_variant.near))
+        measured = {
+            fact.what: Result(fact, askers, of_variant, before, shares_kept(before.near, of_variant.near))
             for fact, of_variant in found.items()
-        ]
+        }
+        whole = _Whole(askers, before, as_it_is)
         for what in analysis.what_if:
             if chunks_of(what) is not None:
-                measured.append(_chunks(as_it_is, what, (askers, before), queries))
-        measured.sort(key=lambda result: [AS_IT_IS, *analysis.what_if].index(result.fact.what))
-        name = f"{_place(scope)}/what_if.parquet"
-        scope.run.storage.write_table(name, WHAT_IF.build_rows([row for result in measured for row in rows(scope, result)]))
-        scope.run.storage.write_json(f"{_place(scope)}/done.json", {"files": [name]})
+                measured[what] = _by_chunks(whole, what, queries)
+        for what, model in other_models.asked(scope).items():
+            measured[what] = _by_model(whole, model, queries)
+            scope.run.storage.remove(scope.run.place(PLACE, model))  # The next of the run's models may have other askers.
+        results_of = [measured[what] for what in (AS_IT_IS, *analysis.what_if)]
+        place = scope.run.place(PLACE, scope.model, first)
+        name = f"{place}/what_if.parquet"
+        table = WHAT_IF.build_rows([row for result in results_of for row in rows(scope, result)])
+        scope.run.storage.write_table(name, table)
+        scope.run.storage.write_json(f"{place}/done.json", {"files": [name]})
         for temperature in scope.run.temperatures:
             scope.run.storage.remove(f"{scope.run.place(PLACE, scope.model, temperature)}/found")
         for what in analysis.what_if:
@@ -249,24 +251,71 @@ def _merged(grid: Tiling, group: Sequence[Piece], variants: int) -> list[Found]:
     return merge_tree(panels(), lambda left, right: [a.merged(b) for a, b in zip(left, right, strict=True)])
 
 
-# ---------------------------------------------------------------------------------------------- chunks
+# ---------------------------------------------------------------------------------------------- other vectors of the texts
 
 
-def _chunks(as_it_is: _Variants, what: str, of_texts: tuple[Askers, Found], queries: Run | None) -> Result:
-    """Search the chunks of the texts; `of_texts` are who asked for the whole texts, and what they found."""
-    asking, before = of_texts
-    scope = asking.corpus.scope
+class _Whole(NamedTuple):
+    """The vectors as they are."""
+
+    askers: Askers
+    found: Found
+    variant: _Variants
+    """The one that changes nothing."""
+
+
+def _by_chunks(whole: _Whole, what: str, queries: Run | None) -> Result:
+    """Search the chunks of the texts."""
+    scope = whole.askers.corpus.scope
     chunks = cut_texts.embedded(scope, what)
-    temperature = chunks.run.temperatures[0]
-    grid, bounds = blocks.tiling(chunks, temperature)
-    names = chunks.run.storage.list(chunks.run.place("texts", chunks.model, temperature))
-    gather(chunks.cluster, grid, names, bounds, chunks.texts)
     askers = _askers(chunks, queries)
-    (found,) = _search(chunks, temperature, askers, as_it_is)
-    result = Result(as_it_is.facts[0]._replace(what=what), askers, found)
+    fact = whole.variant.facts[0]._replace(what=what)
+    result = Result(fact, askers, _search_again(whole, askers))
     if askers.from_corpus:
         return result  # Other askers: chunks, not texts.
-    owners = cut_texts.owners(scope, chunks, places(found.near, askers.corpus.order))
-    whole = places(before.near, asking.corpus.order)
-    kept = shares_kept(replace(before.near, label=whole), replace(found.near, label=owners))
-    return result._replace(kept=kept, texts_found=float(np.mean([len(np.unique(row)) for row in owners])))
+    near = _in_whole_texts(whole, result, cut_texts.owner)
+    kept = shares_kept(whole.found.near, near)
+    texts_found = np.mean([len(np.unique(row[row != NOBODY])) for row in near.label])
+    return result._replace(kept=kept, texts_found=float(texts_found))
+
+
+def _by_model(whole: _Whole, model: Model, queries: Run | None) -> Result:
+    """Search the texts by another model's vectors: the same askers, but those that it rejects."""
+    scope = whole.askers.corpus.scope
+    other = other_models.embedded(scope, model)
+    askers = _askers(other, queries)
+    ids = whole.askers.layout.ids[whole.askers.places].tolist()
+    where = askers.layout.where(ids)
+    known = sorted((where[text_id], k) for k, text_id in enumerate(ids) if text_id in where)
+    askers = replace(askers, places=np.array([place for place, _ in known], np.int64))
+    width = dimensions(other.run, model, other.run.temperatures[0])
+    fact = whole.variant.facts[0]._replace(what=by_model(model.label), vector_bytes=4.0 * width)
+    result = Result(fact, askers, _search_again(whole, askers))
+    rows, before = [k for _, k in known], whole.found.near
+    before = Nearest(before.cosine[rows], before.label[rows])
+    return result._replace(kept=shares_kept(before, _in_whole_texts(whole, result, str)))
+
+
+def _search_again(whole: _Whole, askers: Askers) -> Found:
+    """What these askers find among other vectors of the texts."""
+    scope = askers.corpus.scope
+    temperature = scope.run.temperatures[0]
+    grid, bounds = blocks.tiling(scope, temperature)
+    names = scope.run.storage.list(scope.run.place("texts", scope.model, temperature))
+    gather(scope.cluster, grid, names, bounds, scope.texts)
+    (found,) = _search(scope, temperature, askers, whole.variant)
+    return found
+
+
+def _in_whole_texts(whole: _Whole, result: Result, owner: Callable[[str], str]) -> Nearest:
+    """What was found, with the labels that its texts have among the vectors as they are; NOBODY for another."""
+    ours, theirs, near = whole.askers.corpus, result.askers.corpus, result.found.near
+    present = near.label != NOBODY
+    needed, back = np.unique(theirs.order[near.label[present]], return_inverse=True)
+    names = [owner(text_id) for text_id in theirs.scope.texts.ids[needed]]
+    where = ours.scope.texts.where(names)
+    known = [name in where for name in names]
+    labels = np.full(len(names), NOBODY, np.int32)
+    labels[known] = ours.labels_of(np.array([where[name] for name in names if name in where], np.int64))
+    label = np.full_like(near.label, NOBODY)
+    label[present] = labels[back]
+    return replace(near, label=label)

@@ -245,7 +245,7 @@ WHAT_IF = Table(
         Column("exposure_change_se_superpopulation", FLOAT, "", "its standard error"),
         Column("collapse_gap", FLOAT, "", "of the askers with all texts of their length; null of groups, and of queries"),
         Column("collapse_gap_se_superpopulation", FLOAT, "", "its standard error"),
-        Column("collapse_gap_change", FLOAT, "", "less that of the vectors as they are; null of chunks"),
+        Column("collapse_gap_change", FLOAT, "", "less that of the vectors as they are; null of chunks and other models"),
         Column("collapse_gap_change_se_superpopulation", FLOAT, "", "its standard error"),
         Column("vector_bytes", FLOAT, "bytes", "bytes of a stored vector"),
         Column("vectors", BIG, "", "stored vectors: one a text, or one a chunk"),

@@ -21,7 +21,7 @@ _CHECK_SECONDS = 300
 
 def check_run(run: Run, folders: Sequence[tuple[str, Storage]]) -> None:
     """Call `check` with the run's models and record the kinds of processor in the run."""
-    for kind in check_shared(folders, [model.name for model in run.models if os.path.isabs(model.name)]):
+    for kind in check_shared(folders, [model.name for model in run.read_models if os.path.isabs(model.name)]):
         note_processor(run.storage, kind, "computed")
 
 

@@ -79,7 +79,7 @@ def test_embeddings_of_one_s_own_take_pairs_alone():
 def test_vectors_that_are_verified_are_embedded_again():
     given, verified = plan.Rates(100, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 1e-8), plan.EmbeddedAgain(3000, 50.0, 1e-3, 5 << 20)
     own = resolve({"corpus": {"source": "x", "embedding_column": "v"}, "execution": {"workers": 2}})
-    without, with_them = (plan.estimated(own, 10_000, (given,), 4, each) for each in (None, verified))
+    without, with_them = (plan.estimated(own, 10_000, (given,), 4, each) for each in ((), [verified]))
     assert with_them.tokens == 3000 * 50
     assert with_them.seconds - without.seconds == pytest.approx(3000 * 50 * 1e-3 / 2)
     assert with_them.memory_bytes - without.memory_bytes == 2 * ((5 << 20) - 2 * 4 * 100 * 1024)
