@@ -109,6 +109,8 @@
       what_if             what variants of the vectors keep and change
       what_if_tables      its rows
       cut_texts           texts cut into chunks, for a variant
+      late                chunks that are read together, each pooled apart
+      other_models        texts and queries by other models, for a variant
       served              what an index returns, against the exact nearest texts
       query_cosines       how near queries are to texts, by length
       source_order        whether neighbours in the source are alike

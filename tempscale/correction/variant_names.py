@@ -16,7 +16,7 @@ _ALONE = {
     "chunk": "embeds the texts again and",
 }  # fmt: skip
 """What stands for itself, and why: a similarity with a coordinate of its own, or vectors of their own."""
-_TAU, _CHUNK, _MODEL = "tau:", "chunk:", "model:"
+_TAU, _CHUNK, _MODEL, _LATE = "tau:", "chunk:", "model:", ":late"
 LEAST_CHUNK = 16
 """The fewest tokens of a chunk."""
 
@@ -26,8 +26,10 @@ class Chunks(NamedTuple):
 
     tokens: int
     """The most tokens of a chunk, special tokens and prompt included."""
-    overlap: int
+    overlap: int = 0
     """The most tokens that a chunk repeats of the one before."""
+    late: bool = False
+    """Whether the model reads as many of a text's chunks together as its window has room for, and pools each apart."""
 
 
 def canonical(what: str) -> str:
@@ -63,8 +65,8 @@ def _name(part: str, what: str) -> str:
         return f"dims:{int(dims[1])}"
     if (tau := re.fullmatch(r"tau:\s*(\d*\.?\d+)", part)) and float(tau[1]) > 0:
         return f"{_TAU}{float(tau[1])}"
-    if chunk := re.fullmatch(r"chunk:\s*(\d+)(?::(\d+))?", part):
-        return _chunk_name(Chunks(int(chunk[1]), int(chunk[2] or 0)))
+    if chunk := re.fullmatch(r"chunk:\s*(\d+)(?::(\d+))?(:late)?", part):
+        return _chunk_name(Chunks(int(chunk[1]), int(chunk[2] or 0), bool(chunk[3])))
     try:
         return Recipe.of(part).canonical
     except CorrectionError as error:
@@ -76,7 +78,9 @@ def _chunk_name(chunks: Chunks) -> str:
         raise CorrectionError(f"a chunk has at least {LEAST_CHUNK} tokens, not {chunks.tokens}")
     if 2 * chunks.overlap > chunks.tokens:
         raise CorrectionError(f"chunks of {chunks.tokens} tokens overlap by at most half, not by {chunks.overlap}")
-    return f"{_CHUNK}{chunks.tokens}" + (f":{chunks.overlap}" if chunks.overlap else "")
+    if chunks.late and chunks.overlap:
+        raise CorrectionError("chunks that are pooled late are read together and have no overlap")
+    return f"{_CHUNK}{chunks.tokens}" + (f":{chunks.overlap}" if chunks.overlap else "") + _LATE * chunks.late
 
 
 def needs_queries(what: str) -> bool:
@@ -98,8 +102,8 @@ def chunks_of(what: str) -> Chunks | None:
     """The chunks of a variant that cuts the texts; None of one that does not."""
     if not what.startswith(_CHUNK):
         return None
-    tokens, _, overlap = what.removeprefix(_CHUNK).partition(":")
-    return Chunks(int(tokens), int(overlap or 0))
+    tokens, _, overlap = what.removeprefix(_CHUNK).removesuffix(_LATE).partition(":")
+    return Chunks(int(tokens), int(overlap or 0), what.endswith(_LATE))
 
 
 def model_of(what: str) -> str | None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from tempscale.model.batches import micro_batches, run_batches
 from tempscale.model.budgets import usual_budget
 from tempscale.model.checkpoint import default_model, resolve
-from tempscale.model.gathering import Encoded, Factor, Pass, Request, Troubles, gather
+from tempscale.model.gathering import Encoded, Factor, Pass, Request, Troubles, apart, gather
 from tempscale.model.loading import check_config, load_transformer, round_weights
 from tempscale.model.packed import Packed
 from tempscale.model.padded import Padded, downloaded, finished
@@ -261,8 +261,9 @@ class Encoder:
             TemperatureError: the temperature depends on the role and none is given.
         """
         batches = self.batches(tokens) if batches is None else batches
-        owner = tokens.owner
+        owner, spans = tokens.owner, tokens.spans
         lengths, device = tokens.sequences.lengths.tolist(), next(self.model.parameters()).device
+        sizes = lengths if spans is None else tokens.lengths
         factored: Collection[int] = range(len(tokens) if factors is True else 0) if isinstance(factors, bool) else factors
         chunked: dict[int, Scatter] = {}
         padded_batches = self.padded(tokens) if padded is None else padded
@@ -272,8 +273,10 @@ class Encoder:
             hidden, mask = self.hidden_states(*padded_batches[batch], sum(lengths[i] for i in batch))
             with torch.autocast(device.type, enabled=False):
                 hidden = hidden.float()
+                if spans is not None:
+                    batch, hidden, mask = apart(tokens, batch, hidden)
                 sums = token_sums(hidden, mask) if moments else None
-                selected = [(owner[i], hidden[row, : lengths[i]]) for row, i in enumerate(batch) if owner[i] in factored]
+                selected = [(owner[i], hidden[row, : sizes[i]]) for row, i in enumerate(batch) if owner[i] in factored]
                 wait = waiting or bool(selected)
                 if tokens.text is not None:
                     chunks = [self.head.pool(hidden, mask), *(sums or ()), *(x for _, x in selected)]
@@ -310,8 +313,8 @@ class Encoder:
                 unit, norms = self.head.finish(pooled.to(device))
                 return unit.cpu(), norms.cpu()
 
-            request = Request(width, finish, moments, factors is not False)
-            return gather(tokens, passes, request, Troubles(failed or {}, halved), chunked)
+            request, troubles = Request(width, finish, moments, factors is not False), Troubles(failed or {}, halved)
+            return gather(tokens, passes, request, troubles if spans is None else troubles.by_text(tokens), chunked)
 
     def token_embeddings(self, ids: Sequence[int], role: str | None = None) -> Float[Tensor, "token dim"]:
         """Last-layer token embeddings (tokens, d) of one text, run alone; float32, on the CPU.
@@ -340,8 +343,7 @@ class Encoder:
             Micro-batches of at most `token_budget` padded tokens, or of one sequence, longest first.
         """
         batches = micro_batches(tokens.sequences.lengths.tolist(), self.token_budget, self.packed)
-        owner = tokens.owner
-        return _without(batches, lambda i: owner[i] in tokens.failed)
+        return _without(batches, lambda i: any(text in tokens.failed for text in tokens.texts_of(i)))
 
     def factors_of(
         self, tokens: Tokens, wanted: Collection[int], role: str | None = None, without: Collection[int] = (),
@@ -364,9 +366,8 @@ class Encoder:
         Raises:
             TemperatureError: the temperature depends on the role and none is given.
         """
-        owner = tokens.owner
-        batches = _without(self.batches(tokens), lambda i: owner[i] in without)
-        batches = [batch for batch in batches if any(owner[i] in wanted for i in batch)]
+        batches = _without(self.batches(tokens), lambda i: any(text in without for text in tokens.texts_of(i)))
+        batches = [batch for batch in batches if any(text in wanted for i in batch for text in tokens.texts_of(i))]
         options: dict[str, Any] = {"role": role, "batches": batches, "isolate": True, "padded": padded}
         out = self.encode_tokens(tokens, moments=False, factors=wanted, **options)
         assert out.factors is not None

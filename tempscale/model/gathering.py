@@ -79,6 +79,26 @@ class Troubles(NamedTuple):
     halved: list[list[int]]
     """Sequences of the micro-batches that ran in halves."""
 
+    def by_text(self, tokens: Tokens) -> Troubles:
+        """The same of texts that are parts of sequences."""
+        failed = {text: reason for i, reason in self.failed.items() for text in tokens.texts_of(i)}
+        return Troubles(failed, [[text for i in batch for text in tokens.texts_of(i)] for batch in self.halved])
+
+
+def apart(
+    tokens: Tokens, batch: Sequence[int], hidden: Float[Tensor, "sequence token dim"]
+) -> tuple[list[int], Float[Tensor, "text part dim"], Bool[Tensor, "text part"]]:
+    """The token embeddings of the texts that are parts of these sequences, as a micro-batch of their own; see `Spans`."""
+    assert tokens.spans is not None
+    texts, pieces = list[int](), list[Tensor]()
+    for row, sequence in enumerate(batch):
+        for text in tokens.texts_of(sequence):
+            texts.append(text)
+            pieces.append(hidden[row, tokens.spans.start[text] : tokens.spans.stop[text]])
+    sizes = torch.tensor([len(piece) for piece in pieces], device=hidden.device)
+    padded = torch.nn.utils.rnn.pad_sequence(pieces, batch_first=True)
+    return texts, padded, torch.arange(padded.shape[1], device=hidden.device) < sizes[:, None]
+
 
 def gather(
     tokens: Tokens, passes: Sequence[Pass], wanted: Request, troubles: Troubles, chunked: Mapping[int, Scatter]

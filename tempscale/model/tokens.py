@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
 
 import numpy as np
 from jaxtyping import Int
@@ -86,6 +86,17 @@ class Sequences(Sequence[list[int]]):
     __hash__ = None  # type: ignore[assignment]
 
 
+class Spans(NamedTuple):
+    """Texts that are parts of sequences: each is pooled over its own tokens, which the model reads with the others."""
+
+    sequence: Int[np.ndarray, " text"]
+    """The sequence of each text, ascending."""
+    start: Int[np.ndarray, " text"]
+    """Its first token there."""
+    stop: Int[np.ndarray, " text"]
+    """The token after its last."""
+
+
 @dataclass(frozen=True)
 class Tokens:
     """Tokenised texts, as the model sees them."""
@@ -100,11 +111,13 @@ class Tokens:
     """With `isolate`, texts that the tokenizer failed on, and why; their placeholder sequences must not be run."""
     whole: list[int] | None = field(default=None, compare=False)
     """Tokens of each text before it was cut, special tokens included; None where this is unknown."""
+    spans: Spans | None = field(default=None, compare=False)
+    """Where each text is, if sequences have several texts; `text` is None then."""
 
     @property
     def lengths(self) -> list[int]:
         """Tokens of each text, special tokens included, after truncation; the total of all its chunks."""
-        counts = self.sequences.lengths
+        counts = self.sequences.lengths if self.spans is None else self.spans.stop - self.spans.start
         if self.text is not None:
             counts, sequence_counts = np.zeros(len(self.truncated), np.int64), counts
             np.add.at(counts, self.text, sequence_counts)
@@ -118,8 +131,14 @@ class Tokens:
 
     @property
     def owner(self) -> Sequence[int]:
-        """The text of each sequence, ascending."""
+        """The text of each sequence, ascending; every text where `spans` has their sequences."""
         return range(len(self)) if self.text is None else self.text
+
+    def texts_of(self, sequence: int) -> Sequence[int]:
+        """The texts that a sequence has tokens of."""
+        if self.spans is None:
+            return (self.owner[sequence],)
+        return range(*np.searchsorted(self.spans.sequence, [sequence, sequence + 1]).tolist())
 
     def __len__(self) -> int:
         return len(self.truncated)
@@ -131,7 +150,8 @@ class Tokens:
         return Tokens.of_chunks([chunks[i] for i in chosen], [self.truncated[i] for i in chosen], failed)
 
     def chunks(self) -> list[list[list[int]]]:
-        """The sequences of each text; one unless the text is chunked."""
+        """The sequences of each text; one unless the text is chunked. Not of texts that are parts of sequences."""
+        assert self.spans is None
         if self.text is None:
             return [[ids] for ids in self.ids]
         result: list[list[list[int]]] = [[] for _ in self.truncated]
@@ -284,6 +304,31 @@ class Tokenizer:
         counting.no_truncation()
         counting.no_padding()
         return TextSplitter.from_huggingface_tokenizer(counting, tokens - around, overlap)
+
+    def parts(self, texts: Sequence[str], starts: Sequence[Sequence[int]]) -> Tokens:
+        """Tokenise texts whose parts are embedded, each read with the rest of its text; each text fits into the window.
+
+        Args:
+            texts: strings.
+            starts: the first character of each part of each text, ascending from 0.
+
+        Returns:
+            One entry a part. Special tokens and the prompt belong to the first part, and those at the end to the last.
+        """
+        tokens = self(texts, self.max_length, isolate=True)
+        good = [k for k in range(len(texts)) if k not in tokens.failed]
+        read = [self.prompt + texts[k] for k in good]
+        encodings = self._tokenizer(read, truncation=True, max_length=self.max_length).encodings if good else []
+        bounds = {k: np.array([0, *[1] * len(starts[k])]) for k in tokens.failed}
+        for k, encoding in zip(good, encodings, strict=True):
+            last = np.array([end for _, end in encoding.offsets]) - len(self.prompt) - 1  # The last character of each token.
+            part = np.maximum.accumulate(np.searchsorted(starts[k], np.maximum(last, 0), side="right") - 1)
+            bounds[k] = np.searchsorted(part, np.arange(len(starts[k]) + 1))
+        sequence = [k for k, of_text in enumerate(starts) for _ in of_text]
+        start, stop = (np.concatenate([bounds[k][at] for k in range(len(texts))]) for at in (slice(-1), slice(1, None)))
+        failed = {part: tokens.failed[k] for part, k in enumerate(sequence) if k in tokens.failed}
+        truncated = [tokens.truncated[k] for k in sequence]
+        return Tokens(tokens.ids, truncated, None, failed, spans=Spans(np.array(sequence), start, stop))
 
     def vocabulary(self) -> dict[str, int]:
         """Ids of the ordinary tokens by their text, without special tokens."""

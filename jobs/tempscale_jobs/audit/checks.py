@@ -65,6 +65,7 @@ def check_models(config: AuditConfig, models: Sequence[Model]) -> None:
 
 
 def _check_chunks(what: str, chunks: Chunks, models: Sequence[Model]) -> None:
+    from tempscale.model.pooling import load_head
     from tempscale.model.tokens import Tokenizer  # It imports transformers.
 
     for model in models:
@@ -72,10 +73,14 @@ def _check_chunks(what: str, chunks: Chunks, models: Sequence[Model]) -> None:
             raise UsageError(
                 f"--what-if {what}: {model.label} reads {model.max_length:,} tokens of a text; name at most so many"
             )
+        folder = checkpoint.resolve(model.name)
         try:
-            Tokenizer(checkpoint.resolve(model.name), model.max_length, prompt=model.document_prompt).splitter(*chunks)
+            tokenizer = Tokenizer(folder, model.max_length, prompt=model.document_prompt)
+            tokenizer.splitter(chunks.tokens, chunks.overlap)
         except ModelError as error:
             raise UsageError(f"--what-if {what}: {error}") from None
+        if chunks.late and (pooling := load_head(folder).pooling) != "mean":
+            raise UsageError(f"--what-if {what}: late pooling is a mean of tokens, and {model.label} pools by {pooling}")
 
 
 def _check_variants(config: AuditConfig, width: int) -> None:

@@ -17,12 +17,12 @@ from tempscale_jobs.corpus.shards import Text, TextShards
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import BEGUN, SHARDED, Run, numbered_in
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps import embed
+from tempscale_jobs.steps import embed, late
 from tempscale_jobs.steps.embed import Tokenising
 from tempscale_jobs.steps.layout import Order, layout
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.dispatch import Piece, advance_by_finished, missing, results, run_tasks
+from tempscale_jobs.workers.dispatch import BESIDE_ACTORS, Piece, advance_by_finished, missing, results, run_tasks
 
 if TYPE_CHECKING:
     from semantic_text_splitter import TextSplitter
@@ -37,7 +37,11 @@ def embed_chunks(scope: Embedded) -> None:
         if (chunks := chunks_of(what)) is not None:
             run = _run_of(scope, what)
             index = _cut(scope, run, what, chunks)
-            embed.embed(replace(scope, run=run, index=index), scope.named(f"embed {what}"))
+            of_chunks = replace(scope, run=run, index=index)
+            if chunks.late:  # A cache knows texts by their content alone.
+                execution = scope.config.execution.model_copy(update={"cache": None})
+                of_chunks = replace(of_chunks, config=scope.config.model_copy(update={"execution": execution}))
+            embed.embed(of_chunks, scope.named(f"embed {what}"))
 
 
 def embedded(scope: Embedded, what: str) -> Embedded:
@@ -91,7 +95,7 @@ def _cut(scope: Embedded, run: Run, what: str, chunks: Chunks) -> Index:
         ]
         left = missing(run.storage, every)
         advance_by_finished(stage, every, left)
-        for piece, _ in run_tasks(scope.cluster, _cut_shard, iter(left)):
+        for piece, _ in run_tasks(scope.cluster, _cut_shard, iter(left), how=BESIDE_ACTORS):
             stage.advance(piece.size)
         written = results(scope.cluster, _counted, [(run.storage, piece.files[0]) for piece in every], "chunks")
         texts = sum(shard.texts for shard in written)
@@ -105,25 +109,31 @@ def _cut(scope: Embedded, run: Run, what: str, chunks: Chunks) -> Index:
 
 def _cut_shard(how: _Cutting, name: str, target: str) -> None:
     """Write the chunks of one shard's texts."""
-    splitter, chunks = actor.tokenizer(*how.tokenising).splitter(*how.chunks), list[Text]()
+    tokenizer, chunks, windows = actor.tokenizer(*how.tokenising), list[Text](), list[tuple[str | None, int]]()
+    splitter = tokenizer.splitter(how.chunks.tokens, how.chunks.overlap)
     for text in how.contents.items_of(how.source.read_table(name)):
         document = own_document(text.text_id) if text.document is None else text.document
         cut = _chunks(splitter, text.text)
         chunks += [
             Text(f"{text.text_id}#{k}", chunk, text.cut and k == len(cut) - 1, document, text.groups)
-            for k, chunk in enumerate(cut)
+            for k, (_, chunk) in enumerate(cut)
         ]
-    how.target.write_table(target, how.contents.table(chunks))
+        windows += late.windows(tokenizer, text.text, cut) if how.chunks.late else []
+    shard = how.contents.table(chunks)
+    how.target.write_table(target, late.with_windows(shard, windows) if how.chunks.late else shard)
 
 
-def _chunks(splitter: TextSplitter, text: str) -> list[str]:
-    """The chunks of a text; itself where the tokenizer fails on it, so that the model rejects it with a reason."""
+def _chunks(splitter: TextSplitter, text: str) -> list[tuple[int, str]]:
+    """The chunks of a text, each with its first character.
+
+    It is the text itself where the tokenizer fails on it, so that the model rejects it with a reason.
+    """
     try:
-        return splitter.chunks(text) or [text]
+        return splitter.chunk_indices(text) or [(0, text)]
     except BaseException as error:  # A panic in the library's compiled code is not an Exception.
         if isinstance(error, (KeyboardInterrupt, SystemExit)):
             raise
-        return [text]
+        return [(0, text)]
 
 
 def _counted(storage: Storage, name: str) -> Shard:

@@ -20,7 +20,7 @@ from tempscale_jobs.runs.folder import Model, gives_nothing, place, rejected_rea
 from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps import expected, lookup
+from tempscale_jobs.steps import expected, late, lookup
 from tempscale_jobs.steps.cache import Cache, add_texts
 from tempscale_jobs.steps.scope import Scope
 from tempscale_jobs.tables import parts
@@ -37,6 +37,8 @@ NO_MEAN = "its token embeddings cancel: their mean is no larger than rounding er
 NO_DIRECTION = "its embedding is zero and has no direction"
 _OF_THE_SHARD = ("text_id", "content_sha", "document", "source_row", "groups")
 """Columns of texts/ that come from the shard; the last is only there with --by."""
+_SPAN = ("sequence", "start", "stop")
+"""Columns of a shard whose texts are parts of sequences; see `tempscale.model.tokens.Spans`."""
 _ROUNDED = 1e-3
 """The largest distance of a unit embedding's norm from 1."""
 
@@ -115,10 +117,16 @@ class Tokenising(NamedTuple):
 def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
     """Read and tokenise a shard."""
     shard = storage.read_table(name)
-    tokens = actor.tokenizer(*how)(shard.column("text").to_pylist(), isolate=True)
+    tokenizer = actor.tokenizer(*how)
+    if late.has_windows(shard):
+        tokens = late.tokens(tokenizer, shard)
+    else:
+        tokens = tokenizer(shard.column("text").to_pylist(), isolate=True)
     truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
     failed = pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string())
     columns = {name: shard.column(name) for name in _OF_THE_SHARD if name in shard.column_names}
+    if tokens.spans is not None:
+        columns |= {name: pa.array(getattr(tokens.spans, name)) for name in _SPAN}
     return pa.table(columns | {"ids": _lists(tokens), "truncated": pa.array(truncated), "failed": failed})
 
 
@@ -168,8 +176,7 @@ class _EmbeddedShard(NamedTuple):
 def _write(worker: actor.ModelActor, shard: _EmbeddedShard) -> None:
     """Write the parts of a shard and its rejected texts."""
     number, work, tokens, encoded, marks = shard
-    owner = tokens.owner
-    reasons = {owner[i]: DEADLY for i in marks.deadly}
+    reasons = {text: DEADLY for i in marks.deadly for text in tokens.texts_of(i)}
     for out in encoded:
         reasons = out.failed | reasons
     reasons = without_direction(encoded) | reasons
@@ -209,19 +216,24 @@ def _lists(tokens: Tokens) -> pa.Array:
         np.cumsum([0, *sequences.lengths], dtype=np.int32), pa.array(sequences.flat, pa.int32())
     )
     of_text = np.ones(len(tokens), np.int64) if tokens.text is None else np.bincount(tokens.text, minlength=len(tokens))
+    if tokens.spans is not None:  # At the first text of each sequence.
+        of_text = np.diff(tokens.spans.sequence, prepend=-1)
     return pa.ListArray.from_arrays(np.cumsum([0, *of_text], dtype=np.int32), inner)
 
 
 def _tokens(work: pa.Table) -> Tokens:
     """The tokens of a prepared shard, without Python lists."""
-    from tempscale.model.tokens import Sequences, Tokens
+    from tempscale.model.tokens import Sequences, Spans, Tokens
 
     texts = work.column("ids").combine_chunks()
     inner, of_text = texts.flatten(), texts.value_lengths().to_numpy()
     ids = Sequences(inner.flatten().to_numpy(), inner.value_lengths().to_numpy().astype(np.int64))
-    text = None if (of_text == 1).all() else np.repeat(np.arange(len(texts)), of_text).tolist()
     failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
-    return Tokens(ids, work.column("truncated").to_pylist(), text, failed)
+    truncated = work.column("truncated").to_pylist()
+    if _SPAN[0] in work.column_names:
+        return Tokens(ids, truncated, None, failed, spans=Spans(*(work.column(name).to_numpy() for name in _SPAN)))
+    text = None if (of_text == 1).all() else np.repeat(np.arange(len(texts)), of_text).tolist()
+    return Tokens(ids, truncated, text, failed)
 
 
 def _lost(
