@@ -13,6 +13,7 @@ from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 from tempscale.stats.errors import Z_95
 from tempscale_jobs.report.findings import Finding, Findings, changed, finding, measured, state
 from tempscale_jobs.report.text import count, interval_name
+from tempscale_jobs.tables.audit import OF_QUERIES, OF_TEXTS
 
 Row = dict[str, Any]
 Tables = dict[str, pl.DataFrame]
@@ -48,9 +49,11 @@ def staying_group(row: Row) -> str:
     return f"results that stay in {row['by']}={row['group']}, asked by {row['asked_by']}"
 
 
-def recalled(by: str, interval: int, k: int) -> str:
-    """The name of the finding on the recall of queries, or of nearest texts, of a length."""
-    return f"recall at {k} of {'queries' if by == 'length' else 'texts'} from {interval} tokens"
+def recalled(row: Row) -> str:
+    """The name of the finding on the recall of queries, or of nearest texts, of a length or group."""
+    if row["by"] not in (OF_QUERIES, OF_TEXTS):
+        return f"recall at {row['k']} of texts of {row['by']} {row['group']}"
+    return f"recall at {row['k']} of {'queries' if row['by'] == OF_QUERIES else 'texts'} from {row['group']} tokens"
 
 
 def decide(tables: Tables, edges: Sequence[int]) -> Findings:
@@ -100,7 +103,7 @@ def _variants(row: Row, table: pl.DataFrame) -> Iterator[Finding]:
 
 
 def _served(row: Row, table: pl.DataFrame) -> Iterator[Finding]:
-    """The recall of served results, of which lengths it differs from that of all, and how many texts are never served."""
+    """The recall of served results, for which lengths and groups it differs, and how many texts are never served."""
     rows = of_row(table, row)
     for whole in rows.filter(pl.col("by").is_null()).to_dicts():
         k, error = whole["k"], whole["recall_se"]
@@ -109,13 +112,12 @@ def _served(row: Row, table: pl.DataFrame) -> Iterator[Finding]:
         yield finding(row, f"recall at {k}", measured(whole["recall"]), whole["recall"], error, **grounds)
         if k < rows["k"].max():
             continue
-        lengths = rows.filter(pl.col("by").is_not_null(), k=k).to_dicts()
-        tested = [r for r in lengths if r["queries"] >= TEXTS_FOR_AN_INTERVAL and r["difference_se"] is not None]
+        groups = rows.filter(pl.col("by").is_not_null(), k=k).to_dicts()
+        tested = [r for r in groups if r["queries"] >= TEXTS_FOR_AN_INTERVAL and r["difference_se"] is not None]
         z = together(len(tested))
-        for r in lengths:
+        for r in groups:
             compared = state(r["recall"], r["difference_se"] if r in tested else None, whole["recall"] or 0.0, z)
-            name = recalled(r["by"], int(r["group"]), k)
-            yield finding(row, name, compared, r["recall"], r["recall_se"], **grounds)
+            yield finding(row, recalled(r), compared, r["recall"], r["recall_se"], **grounds)
         basis = f"{count(whole['exact_texts'], 'text')} among the {k} exact nearest of a query"
         yield finding(
             row, "texts never served", measured(whole["never_served"]), float(whole["never_served"]), rests_on=basis,

@@ -13,9 +13,10 @@ from tempscale_jobs.report.charts import by_length, point
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.sections import Section, Table, drawn, group, tabled
 from tempscale_jobs.report.text import count, interval_name, share, share_with_error
+from tempscale_jobs.tables.audit import OF_QUERIES, OF_TEXTS
 
 Row = dict[str, Any]
-_BY = {"length": "queries of this length", "text_length": "nearest texts of this length"}
+_BY = {OF_QUERIES: "queries of this length", OF_TEXTS: "nearest texts of this length"}
 _SHOWN = 10
 
 
@@ -30,8 +31,13 @@ def section(
     of_k = rows.filter(pl.col("k") == pl.col("k").max())
     points = [
         point(_BY[row["by"]], "", int(row["group"]), row["recall"], row["recall_se"])
-        for row in of_k.filter(pl.col("by").is_not_null()).to_dicts()
+        for row in of_k.filter(pl.col("by").is_in([*_BY])).to_dicts()
     ]
+    by_group = [
+        (row["by"], row["group"], f"{row['exact']:,}", _recall(row), f"{row['never_served']:,}")
+        for row in of_k.filter(pl.col("by").is_not_null(), ~pl.col("by").is_in([*_BY])).to_dicts()
+    ]
+    heads = ("column", "group of texts", "exact nearest texts", "recall", "texts never served")
     missed = [
         (text_in_words(row, excerpts), f"{row['exact_times']:,}", f"{row['served_times']:,}")
         for row in tables["served_missed"].head(_SHOWN).to_dicts()
@@ -39,6 +45,7 @@ def section(
     return group(
         "Served results compared with exact ones",
         drawn(place, "served", by_length(points, edges, "recall", zero=True)),
+        tabled("served-by-group", Table(heads, by_group)),
         tabled("missed", Table(("text", "queries that miss it", "rows of the results that have it"), missed)),
         sentences=[*sentences(rows, Findings.read(tables["findings"]), edges), *unknown_ids(known.get("served", {}))],
     )
@@ -56,20 +63,24 @@ def sentences(rows: pl.DataFrame, found: Findings, edges: Sequence[int]) -> Iter
         alone = f", and of the nearest alone {_recall(rows.filter(pl.col('by').is_null(), k=1).row(0, named=True))}"
     of_queries = f"the {count(k, 'exact nearest text')} of a query (recall at {k}){alone}, over {queries}"
     yield f"The index returns {_recall(row)} of {of_queries}. {_left_out(row)}".strip()
-    for by, what in (("length", "To queries"), ("text_length", "Of nearest texts")):
-        for one in rows.filter(by=by, k=k).to_dicts():
-            state = found.at(recalled(by, int(one["group"]), k), one).state
-            if state in ("up", "down"):
-                side = "more" if state == "up" else "fewer"
-                yield (
-                    f"{what} of {interval_name(int(one['group']), edges)} tokens it returns {_recall(one)}: {side} than of "
-                    "all, beyond noise."
-                )
+    for one in rows.filter(pl.col("by").is_not_null(), k=k).to_dicts():
+        state = found.at(recalled(one), one).state
+        if state in ("up", "down"):
+            side = "more" if state == "up" else "fewer"
+            yield f"{_of_which(one, edges)} it returns {_recall(one)}: {side} than of all, beyond noise."
     if row["never_served"]:
         yield (
             f"Of the {count(row['exact_texts'], 'text')} among the {k} exact nearest of some query, {row['never_served']:,} "
             f"are missed and never among the first {k} results of any query."
         )
+
+
+def _of_which(row: Row, edges: Sequence[int]) -> str:
+    """The queries or texts that a recall is of, as the begin of a sentence."""
+    if row["by"] not in _BY:
+        return f"Of nearest texts of {row['by']} {row['group']}"
+    length = f"{interval_name(int(row['group']), edges)} tokens"
+    return f"To queries of {length}" if row["by"] == OF_QUERIES else f"Of nearest texts of {length}"
 
 
 def _left_out(row: Row) -> str:

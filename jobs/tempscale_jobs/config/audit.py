@@ -313,8 +313,12 @@ class AuditConfig(Command):
 
     @model_validator(mode="after")
     def _rows_by_length(self) -> AuditConfig:
-        if self.analysis.what_if and "length" in self.by:
-            raise ValueError("what_if has rows by 'length' already; rename that column of --by, or leave out one of the two")
+        for name, taken in (("what_if", {"length"}), ("results", {"length", "text_length"})):
+            asked = self.analysis.what_if if name == "what_if" else self.results
+            if asked and (both := sorted(taken & {*self.by})):
+                raise ValueError(
+                    f"{name} has rows by {both[0]!r} already; rename that column of --by, or leave out one of the two"
+                )
         return self
 
     @model_validator(mode="after")

@@ -23,9 +23,10 @@ from tempscale_jobs.corpus.results import Rows, row_at
 from tempscale_jobs.report.text import count, share_with_error
 from tempscale_jobs.runs.folder import Run, dimensions, is_whole, numbered
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.grouping import NOWHERE
 from tempscale_jobs.steps.layout import Layout, Order, layout, rows_of
 from tempscale_jobs.steps.scope import Embedded
-from tempscale_jobs.tables.audit import SERVED_MISSED, SERVED_RECALL
+from tempscale_jobs.tables.audit import OF_QUERIES, OF_TEXTS, SERVED_MISSED, SERVED_RECALL
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers.dispatch import Piece, missing, results, run_tasks
 
@@ -35,7 +36,7 @@ PAIRS_OF_A_TASK = 16_384
 """Pairs of a query and a served text whose cosines one task computes."""
 MISSED_TEXTS = 100
 """The most rows of `served_missed`."""
-_OF_QUERIES, _OF_TEXTS = ("without_results", "fewer_results"), ("exact_texts", "never_served")
+_COUNTS_OF_QUERIES, _COUNTS_OF_TEXTS = ("without_results", "fewer_results"), ("exact_texts", "never_served")
 """Columns of `served_recall` that are null where a group is of texts, and where it is of queries."""
 _NO_TEXT = -1
 """The place of a text that the corpus does not have, and that of an empty rank."""
@@ -291,19 +292,24 @@ class _Comparison:
         return places[never], times[never]
 
     def recall(self) -> list[dict[str, Any]]:
-        """The rows of `served_recall`: for the nearest text alone and for all k, by length and, last, of all queries."""
+        """The rows of `served_recall`: for the nearest text alone and for all k, by length and group, and, last, of all."""
         rows, edges = list[dict[str, Any]](), self.scope.texts.edges
         asker = self.asking.texts.interval[self.exact.asker]
         has_lengths = self.asking.texts.tokens.max() > 1  # Embeddings of queries may come without: see `corpus.vectors`.
         for k in sorted({1, self.k}):
             part, every = self.returned(k), np.ones((len(asker), k), bool)
             found = self.scope.texts.interval[self.exact.place[:, :k]]
-            groups = [("length", b, every & (asker == b)[:, None]) for b in np.unique(asker).tolist() if has_lengths]
-            groups += [("text_length", b, found == b) for b in np.unique(found).tolist()]
-            for by, b, among in [*groups, (None, None, every)]:
-                of_group = {"by": by, "group": None if b is None else str(edges[b]), "k": k}
-                counts = self._counts_of_queries(among) if by != "text_length" else dict.fromkeys(_OF_QUERIES)
-                counts |= self._counts_of_texts(part, among) if by != "length" else dict.fromkeys(_OF_TEXTS)
+            groups = list[tuple[str | None, str | None, np.ndarray]]()
+            for b in np.unique(asker).tolist() if has_lengths else ():
+                groups.append((OF_QUERIES, str(edges[b]), every & (asker == b)[:, None]))
+            groups += [(OF_TEXTS, str(edges[b]), found == b) for b in np.unique(found).tolist()]
+            for own in self.scope.texts.groupings:
+                code = own.code[self.exact.place[:, :k]]
+                groups += [(own.by, own.names[b], code == b) for b in np.unique(code[code != NOWHERE]).tolist()]
+            for by, name, among in [*groups, (None, None, every)]:
+                of_group = {"by": by, "group": name, "k": k}
+                counts = self._counts_of_queries(among) if by in (None, OF_QUERIES) else dict.fromkeys(_COUNTS_OF_QUERIES)
+                counts |= self._counts_of_texts(part, among) if by != OF_QUERIES else dict.fromkeys(_COUNTS_OF_TEXTS)
                 rows.append(self.key | of_group | counts | self._recall(part, among))
         return rows
 
@@ -311,14 +317,14 @@ class _Comparison:
         """How many of the queries of a group have no results, or few."""
         asks = among.any(1)
         few = self.has_results & (self.served.texts < among.shape[1])
-        return dict(zip(_OF_QUERIES, (int((asks & ~self.has_results).sum()), int((asks & few).sum())), strict=True))
+        return dict(zip(_COUNTS_OF_QUERIES, (int((asks & ~self.has_results).sum()), int((asks & few).sum())), strict=True))
 
     def _counts_of_texts(self, part: np.ndarray, among: np.ndarray) -> dict[str, Any]:
         """How many different texts a group of exact nearest texts has, and how many of them are never served."""
         k = part.shape[1]
         texts = np.unique(self.exact.place[:, :k][among & self.has_results[:, None]])
         never = np.isin(self.never_served(part)[0], texts, kind="sort")
-        return dict(zip(_OF_TEXTS, (len(texts), int(never.sum())), strict=True))
+        return dict(zip(_COUNTS_OF_TEXTS, (len(texts), int(never.sum())), strict=True))
 
     def _recall(self, part: np.ndarray, among: np.ndarray) -> dict[str, Any]:
         """How many of a group of exact nearest texts are returned to the queries that have results."""

@@ -282,17 +282,19 @@ GROUP_COSINE = Table(
     ),
 )  # fmt: skip
 
+OF_QUERIES, OF_TEXTS = "length", "text_length"
+"""What `served_recall` is by, beside the columns of --by: the length of a query, or of an exact nearest text."""
 SERVED_RECALL = Table(
     "served_recall",
     "how many of the exact nearest texts of the queries an index returned",
     (
         *KEY,
-        Column("by", TEXT, "", "`length`: of the query; `text_length`: of the exact nearest text; null for all"),
+        Column("by", TEXT, "", "`length` of the query; of the exact nearest text `text_length`, or a column; null for all"),
         GROUP,
         Column("k", INT, "", "exact nearest texts of a query, and as many served ones"),
         Column("queries", BIG, "", "queries with results that have such nearest texts"),
-        Column("without_results", BIG, "", "queries without results, which count in no recall; null by text_length"),
-        Column("fewer_results", BIG, "", "queries with fewer than k results; null by text_length"),
+        Column("without_results", BIG, "", "queries without results, which count in no recall; null by what texts are"),
+        Column("fewer_results", BIG, "", "queries with fewer than k results; null by what texts are"),
         Column("exact", BIG, "", "exact nearest texts of these queries, each as often as it is one"),
         Column("recall", FLOAT, "share", "of these, those among the first k served, or as near as the k-th"),
         Column("recall_se", FLOAT, "", "its standard error over queries, or their documents"),

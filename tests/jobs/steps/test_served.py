@@ -50,7 +50,7 @@ class Index:
         for section, name in (("corpus", "texts"), ("queries", "queries")):
             source = str(self.folder / f"{name}.parquet")
             data[section] = {"source": source, "embedding_column": "vector", "length_column": "size"}
-        return {key: value | more.get(key, {}) if isinstance(value, dict) else value for key, value in data.items()}
+        return more | {key: value | more.get(key, {}) if isinstance(value, dict) else value for key, value in data.items()}
 
     def audited(self, out, lists, observers=(), **more):
         """The folder of an audit with these results: by query, the numbers of texts, the nearest first."""
@@ -274,6 +274,36 @@ def test_a_planted_loss_is_found_within_its_error(index, searched_run, tmp_path)
     assert 0.005 < row["recall_se"] < 0.01  # √(.93·.07/6)/√240 is .0067.
     with pytest.raises(UsageError, match=r"results .* changed"):
         index.audited(tmp_path / "run", dict(list(lists.items())[:9]))
+
+
+@pytest.mark.proof
+def test_an_index_that_loses_a_source_is_told_by_its_group(index, searched_run, tmp_path):
+    """Every second text of one of two sources is not in the index; its lists are otherwise exact."""
+    source = np.array(["wiki", "mail"])[np.arange(TEXTS) % 5 // 3]
+    table = pq.read_table(index.folder / "texts.parquet").append_column("source", pa.array(source.tolist()))
+    pq.write_table(table, tmp_path / "texts.parquet")
+    exact = index.exact(searched_run[0])
+    gone = {t for t in range(TEXTS) if source[t] == "mail" and t % 2}
+    lists = {q: [t for t in near if t not in gone] for q, near in exact.items()}
+    out = index.audited(tmp_path / "run", lists, corpus={"source": str(tmp_path / "texts.parquet")}, by=["source"])
+    tables = read_tables(out)
+    near = [text for texts in exact.values() for text in texts]
+    for name in ("wiki", "mail"):
+        row = row_of(tables["served_recall"], "source", name)
+        of_group = [text for text in near if source[text] == name]
+        assert row["exact"] == len(of_group) > 100
+        assert row["recall"] == pytest.approx(np.mean([text not in gone for text in of_group]), abs=0.02), "but for ties"
+        assert row["exact_texts"] == len({*of_group})
+        assert row["without_results"] is None
+    found = {row["figure"]: row for row in tables["findings"].to_dicts()}
+    assert found[f"recall at {K} of texts of source mail"]["state"] == "down"
+    assert found[f"recall at {K} of texts of source wiki"]["state"] == "up"
+    assert "Of nearest texts of source mail it returns" in read_report(out)
+
+
+def test_a_column_that_has_the_name_of_another_row_is_refused():
+    with pytest.raises(UsageError, match="text_length"):
+        resolve({"by": ["text_length"], "queries": {"source": "q"}, "results": {"source": "r"}})
 
 
 def test_an_index_that_loses_a_length_and_a_hub_is_told_by_both(index, searched_run, tmp_path):
