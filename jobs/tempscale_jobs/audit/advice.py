@@ -9,18 +9,36 @@ import polars as pl
 from tempscale.collapse.hubs import TIMES
 from tempscale.correction.variant_names import LEAST_CHUNK, chunks_of
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
+from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.audit.findings import exposed, exposures, of_row
 from tempscale_jobs.audit.named import hubs
 from tempscale_jobs.audit.verdict import compared
+from tempscale_jobs.audit.words import by_the_correction, kept_by_correction
 from tempscale_jobs.config.nights import NIGHT
 from tempscale_jobs.report.again import again, repeated
 from tempscale_jobs.report.findings import Findings
-from tempscale_jobs.report.text import Edges, capital, count, estimate, interval_name, share, share_of, with_error
-from tempscale_jobs.runs.folder import REMOVE
+from tempscale_jobs.report.shell import folder_for, shell_line
+from tempscale_jobs.report.text import (
+    Edges,
+    capital,
+    count,
+    estimate,
+    interval_name,
+    number,
+    share,
+    share_of,
+    share_with_error,
+    with_error,
+)
+from tempscale_jobs.runs.folder import GIVEN, REMOVE, place
+from tempscale_jobs.steps import calibration
+from tempscale_jobs.steps.by_length import name
 
 Row = dict[str, Any]
 _ASKED = {"corpus": "searches with the corpus's own texts", "queries": "your queries"}
 _TUNE = "To look for a temperature or a correction that lessens this, and to see what else it changes:"
+_CORRECT = "To correct the stored vectors (those of queries with --side queries):"
+_SMALLER = ("--what-if", "int8", "--what-if", "bits")
 _MOST = 3
 _CUT = 0.02
 """A smaller share of truncated texts is not worth a line."""
@@ -68,7 +86,8 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
             before = lines.pop()
             line = line._replace(claim=f"{before.claim} {line.claim}", figures=before.figures + line.figures)
         lines.append(line)
-    return lines[:_MOST] or [_nothing(found, row, run)]
+    lines = lines[:_MOST] or [_nothing(found, row, run)]
+    return lines + [line for line in (_threshold(tables, row), _cost(tables, row, run)) if line is not None]
 
 
 def _vectors_given(run: dict[str, Any]) -> bool:
@@ -160,15 +179,72 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
     most = max(winning, key=lambda r: r["exposure"])
     name, vectors_given = interval_name(most["interval"], Edges.of(run)), _vectors_given(run)
     ask = " To see whether your users' queries do so too: --queries with --queries-embedding-column." * vectors_given
-    return Advice.to_run(
-        exposed(most["interval"], asked_by),
+    figure = exposed(most["interval"], asked_by)
+    claim = (
         f"Texts of {name} tokens are found more often than their share: they are "
         f"{share(most['texts_share'])} of the corpus and {share(most['slots_share'])} of the results of {_ASKED[asked_by]} "
-        f"(exposure {with_error(most['exposure'], most['exposure_se_superpopulation'])}). If all chunks are equally long, "
-        "length gives none an advantage." + (ask if asked_by == "corpus" else ""),
-        _TUNE,
-        _tuned(row, run),
+        f"(exposure {with_error(most['exposure'], most['exposure_se_superpopulation'])})."
     )
+    _, after, verdicts = by_the_correction(tables, row, asked_by)
+    command = _correction(row, run, asked_by)
+    if command and verdicts.get(most["interval"]) == "fairer":
+        moved = after[most["interval"]]
+        kept = kept_by_correction(after, asked_by, Edges.of(run))
+        claim += (
+            f" The correction by length that this run has fitted makes that "
+            f"{with_error(moved['exposure'], moved['exposure_se_superpopulation'])} without embedding again"
+        )
+        claim += f", and keeps {kept}." if kept else "."
+        return Advice.to_run(figure, claim, _CORRECT, command)
+    claim += " If all chunks are equally long, length gives none an advantage." + (ask if asked_by == "corpus" else "")
+    return Advice.to_run(figure, claim, _TUNE, _tuned(row, run))
+
+
+def _correction(row: Row, run: dict[str, Any], asked_by: str) -> str:
+    """The command that corrects the vectors by the correction that the run has fitted; empty where no line can say it."""
+    config = run["config"]
+    temperature, label = Temperature.of(1.0), GIVEN.label
+    if _vectors_given(run):
+        corpus = config["corpus"]
+        if corpus.get("length_column") is None or config.get("night") is not None:
+            return ""
+        vectors = ["--embeddings", corpus["source"], "--embedding-column", corpus["embedding_column"]]
+        vectors += ["--length-column", corpus["length_column"]]
+    else:
+        temperature, label = Temperature.of(config["embedding"]["temperatures"][0]), row["model"]
+        vectors = ["--embeddings", f"{config['out']}/{place('texts', label, temperature)}", "--length-column", "tokens"]
+    words = ["tempscale", "correct", *vectors, "--correction", f"{config['out']}/{name(label, temperature, asked_by)}"]
+    return shell_line([*words, "--out", folder_for(words, config["out"], "corrected")])
+
+
+def _threshold(tables: dict[str, pl.DataFrame], row: Row) -> Advice | None:
+    """From which cosine on a text is nearer to a query than almost all are."""
+    known = calibration.query_card(of_row(tables["query_cosines"], row)) if "query_cosines" in tables else []
+    if not known or (most := known[0]["percentiles"]["99"]) is None:
+        return None
+    below, queries = calibration.queries_below(of_row(tables["query_cosines"], row), most)
+    none = share_with_error(below, (below * (1 - below) / max(1, queries)) ** 0.5)
+    return Advice(
+        f"A cosine of {number(most)} or more is rare: one in 100 pairs of a query and a text has it. {none} of your "
+        f"{queries:,} queries have no text that reaches it (section «Which cosine is high»)."
+    )
+
+
+def _cost(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice | None:
+    """What smaller vectors would cost a search with queries, or how to measure it."""
+    if "queries" not in run:
+        return None
+    measured = of_row(tables["what_if"], row).to_dicts() if "what_if" in tables else []
+    variants = [r for r in measured if r["by"] is None and r["what"]]
+    if not variants:
+        command = again(run, row["model"], "audit", *_SMALLER, beside="what-if")
+        return Advice("What smaller vectors would cost your searches was not measured.", command, (), "To measure it:")
+    kept = [
+        f"{r['what']} keeps {share_with_error(r['neighbours_kept'], r['neighbours_kept_se'])}"
+        for r in variants
+        if r["neighbours_kept"] is not None
+    ]
+    return Advice(f"Of the nearest texts of your queries {', '.join(kept[:_MOST])} (section «What if»).")
 
 
 def _collapse(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None:

@@ -232,14 +232,9 @@ def query_thresholds(table: pl.DataFrame, edges: Sequence[int]) -> str:
 
 def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequence[int]) -> str:
     """What a correction by length would do to exposure, hubs and the nearest texts of short ones; empty where unknown."""
-    if "exposure_corrected" not in tables:
-        return ""
-    after = of_row(tables["exposure_corrected"], row).filter(asked_by=asked_by)
-    after = {r["interval"]: r for r in after.filter(pl.col("k") == pl.col("k").max()).to_dicts()}
-    before = {r["interval"]: r for r in exposures(tables, row, asked_by) if r["interval"] in after}
+    before, after, verdicts = by_the_correction(tables, row, asked_by)
     if not before:
         return ""
-    verdicts = {edge: _by_correction(before[edge], after[edge], len(before)) for edge in before}
     farthest = sorted(before, key=lambda edge: -abs(before[edge]["exposure"] - 1))
     sentences = []
     for decided in [one for one in _CORRECTED if one in verdicts.values() and one != "noise"] or ["noise"]:
@@ -252,12 +247,30 @@ def corrected(tables: Tables, row: dict[str, Any], asked_by: str, edges: Sequenc
     hubs = before[farthest[0]]["k_occurrence_skewness"], after[farthest[0]]["k_occurrence_skewness"]
     if None not in hubs:
         sentences.append(f"Hubness goes from {number(hubs[0])} to {number(hubs[1])}.")
-    kept = next((row for _, row in sorted(after.items()) if row["neighbours_kept"] is not None), None)
-    if kept is not None:
-        texts = f"{_ASKING[asked_by]} of {interval_name(kept['interval'], edges)} tokens"
-        stay = share(kept["neighbours_kept"])
-        sentences.append(f"The correction keeps {stay} of the {count(kept['k'], 'nearest neighbour')} of {texts}.")
+    if kept := kept_by_correction(after, asked_by, edges):
+        sentences.append(f"The correction keeps {kept}.")
     return " ".join(sentences)
+
+
+def by_the_correction(
+    tables: Tables, row: dict[str, Any], asked_by: str
+) -> tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]], dict[int, str]]:
+    """The exposure of each length before and after the correction by length, and what it does to each; empty if unknown."""
+    if "exposure_corrected" not in tables:
+        return {}, {}, {}
+    rows = of_row(tables["exposure_corrected"], row).filter(asked_by=asked_by)
+    after = {r["interval"]: r for r in rows.filter(pl.col("k") == pl.col("k").max()).to_dicts()}
+    before = {r["interval"]: r for r in exposures(tables, row, asked_by) if r["interval"] in after}
+    return before, after, {edge: _by_correction(before[edge], after[edge], len(before)) for edge in before}
+
+
+def kept_by_correction(after: Mapping[int, dict[str, Any]], asked_by: str, edges: Sequence[int]) -> str:
+    """How many nearest texts a correction keeps, for the shortest askers for which this is known; empty where it is not."""
+    kept = next((row for _, row in sorted(after.items()) if row["neighbours_kept"] is not None), None)
+    if kept is None:
+        return ""
+    texts = f"{_ASKING[asked_by]} of {interval_name(kept['interval'], edges)} tokens"
+    return f"{share(kept['neighbours_kept'])} of the {count(kept['k'], 'nearest neighbour')} of {texts}"
 
 
 def _of(row: dict[str, Any]) -> str:

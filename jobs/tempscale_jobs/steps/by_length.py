@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from tempscale.correction.curve import Curve
 from tempscale.correction.recipes import LEAST_TEXTS
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.runs.folder import Model, Run
+from tempscale_jobs.runs.folder import Model, place
 from tempscale_jobs.steps.neighbours import Queries
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.workers.dispatch import results
@@ -25,9 +25,9 @@ FITTED = 20_000
 """The most texts, and the most queries, that the curve is fitted to."""
 
 
-def name(run: Run, model: Model, temperature: Temperature, who: str) -> str:
-    """The file of the correction that is fitted to queries from the «corpus» or from «queries»."""
-    return f"{run.place('corrections', model, temperature)}/{RECIPE}-asked-by-{who}.json"
+def name(model: Model | str, temperature: Temperature, who: str) -> str:
+    """The file of the correction of a model, or its label, that is fitted to queries from the «corpus» or from «queries»."""
+    return f"{place('corrections', model, temperature)}/{RECIPE}-asked-by-{who}.json"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Fitting:
         arguments = [(self._documents, tokens[self.sample], query_embeddings)]
         ((data, knots, values),) = results(self.scope.cluster, _fitted, arguments, "correction by length")
         who = "corpus" if queries.from_corpus else "queries"
-        path = name(run, model, self.temperature, who)
+        path = name(model, self.temperature, who)
         run.storage.write_json(path, model.fitted(self.temperature, [data]), plain=True)
         offsets = Curve(knots, values)(tokens).astype(np.float32)
         return [offsets[start:stop] for start, stop in bounds]

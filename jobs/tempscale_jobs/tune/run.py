@@ -177,7 +177,7 @@ def _choose_by_collapse(
         facts = _facts([t for t, _ in tried], rows) | {"by": "collapse", "texts": len(every[0].texts)}
         facts["correction"] = next(row["correction"] for row in keyed if row["chosen"])
         if corrected is not None:
-            measured = audited.storage.read_json(by_length.name(audited, model, reference, "corpus"))
+            measured = audited.storage.read_json(by_length.name(model, reference, "corpus"))
             run.storage.write_json(words.file_of(RECIPE), measured, plain=True)
         facts["probed"] = every[0].probe["text_id"].n_unique()
         stage.note = _note(facts)
