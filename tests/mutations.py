@@ -1423,12 +1423,24 @@ SERVED = Subject(
 
 NAMED = Subject(
     "the texts that are found most, and what is found without them",
-    ("tests/tempscale/collapse/test_hubs.py", "tests/jobs/steps/test_named.py", "tests/jobs/audit/test_named.py"),
+    (
+        "tests/tempscale/collapse/test_hubs.py",
+        "tests/jobs/steps/test_exposure_counts.py",
+        "tests/jobs/steps/test_named.py",
+        "tests/jobs/audit/test_named.py",
+    ),
     of(
         f"{SCIENCE}/collapse/hubs.py",
         ("_least", "bdtrc(least - 1, slots, 1 / texts) > chance", "False"),
         ("_least", "max(1, math.ceil(TIMES * slots / max(1, texts)))", "1"),
         ("hub_counts", "n >= TEXTS_FOR_AN_INTERVAL", "True"),
+        ("reciprocity", "int(counts.pairs.sum()) - relations", "int(counts.pairs.sum()) - int(counts.texts.sum())"),
+        ("reciprocity", "max(1, relations)", "relations"),
+    )
+    + of(
+        f"{JOBS}/steps/slots.py",
+        ("exposure_rows", "graph.every and graph.from_corpus", "graph.every"),
+        ("exposure_rows", "graph.every and graph.from_corpus", "graph.from_corpus"),
     )
     + of(
         f"{JOBS}/steps/named.py",

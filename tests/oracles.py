@@ -222,6 +222,18 @@ def effective_rank(embeddings):
     return math.exp(-sum(float(value) * math.log(value) for value in values if value > 1e-14))
 
 
+def top_component(embeddings):
+    """σ₁²/Σσ² of the singular values of U, which are the roots of the eigenvalues of UᵀU."""
+    values = np.linalg.svd(np.asarray(embeddings, dtype=np.float64), compute_uv=False)
+    return max(float(value) ** 2 for value in values) / sum(float(value) ** 2 for value in values)
+
+
+def reciprocity(nearest):
+    """The share of pairs (a, b), b in the a-th list, for which a is in the b-th list; other numbers than texts are none."""
+    relations = {(a, int(b)) for a, own in enumerate(nearest) for b in own if 0 <= b < len(nearest)}
+    return sum((b, a) in relations for a, b in relations) / len(relations)
+
+
 def standard_error(values):
     """sd/√n."""
     return np.std(values, ddof=1) / math.sqrt(len(values))

@@ -89,7 +89,7 @@ def tables_of(
             | measured("spread_mean", 2.4, 0.05) | {"effective_rank": 77.7, "near_duplicate_pairs": 18}
             | measured("exposure_short", exposed and exposed[0], exposed and 0.05)
             | measured("exposure_long", exposed and exposed[-1], exposed and 0.05)
-            | {"k_occurrence_skewness": exposed and 1.25}
+            | {"k_occurrence_skewness": exposed and 1.25, "reciprocity": exposed and 0.456, "top_component": 0.123}
             | measured("spread_over_2_share", 0.89, 0.02) | measured("within_cosine_over_third_share", 0.5, 0.04)
             | {"socm_texts": 40 if has_socm else 0, "socm_freedom": 39 if has_socm else None}
             | {"socm_pairs": 780 if has_socm else None, "socm_groups": None}
@@ -103,6 +103,7 @@ def tables_of(
         rows[EXPOSURE] += [
             own | {"asked_by": by, "queries": queries, "k": k, "interval": edge, "texts": 40, "texts_share": 1 / 3}
             | {"slots_share": value / 3, "k_occurrence_skewness": 1.25} | measured("exposure", value, 0.05)
+            | {"reciprocity": 0.456 if by == "corpus" else None}
             for by in asked_by for k in (1, 10) for edge, value in zip(EDGES, exposed or (), strict=False)
         ]  # fmt: skip
         for tokens, value in ((32, 0.1), (256, 0.1 + (prefix or 0.0))) if has_prefix else ():

@@ -94,3 +94,4 @@ def standard_error(row_means, column_means, same):
 
 
 effective_rank = oracles.effective_rank
+top_component = oracles.top_component

@@ -1,4 +1,4 @@
-"""Hubs: texts that are among the nearest of more askers than chance and their length explain."""
+"""Hubs: texts that are among the nearest of more askers than chance and their length explain; and reciprocity."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Int
 from scipy.special import bdtrc
 
+from tempscale.collapse.exposure import Slots
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 
 TIMES = 5
@@ -45,3 +46,21 @@ def _least(slots: int, texts: int, chance: float) -> int:
     while least <= slots and bdtrc(least - 1, slots, 1 / texts) > chance:
         least += 1
     return least
+
+
+def reciprocity(counts: Slots) -> float:
+    """The share of the relations a → b (b is among the k nearest of a) for which b → a holds too.
+
+    A pair u of texts has n_u = 0, 1 or 2 relations. n_u² − n_u is 2 if both hold, else 0. So, over all pairs,
+
+        reciprocity = (Σ_u n_u² − Σ_u n_u)/Σ_u n_u .
+
+    Args:
+        counts: of all texts, each of which asks and is a unit: the entries of `pairs` add up to Σ_u n_u², and those of
+            `filled` to Σ_u n_u.
+
+    Returns:
+        From 0 to 1, if every relation holds both ways; 0 without relations.
+    """
+    relations = int(counts.filled.sum())
+    return (int(counts.pairs.sum()) - relations) / max(1, relations)

@@ -101,12 +101,35 @@ class CosineSums:
             np.fill_diagonal(total, (np.diagonal(total) - self.norms[:, power]) / 2)
         return first, second
 
-    def effective_rank(self) -> float:
-        """exp(−Σ_k p_k ln p_k), p the eigenvalues of UᵀU/n of all texts: from 1 (all equal) to min(n, d)."""
+    def spectrum(self) -> Floats:
+        """λ_k/Σλ, ascending: the shares of the eigenvalues of UᵀU/n of all texts, whose embeddings U are not centred."""
         eigenvalues = np.linalg.eigvalsh(self.squares.sum(0) / self.texts.sum()).clip(min=0.0)
-        share = eigenvalues / eigenvalues.sum()
-        share = share[share > 0]
-        return float(np.exp(-(share * np.log(share)).sum()))
+        return np.asarray(eigenvalues / eigenvalues.sum())
+
+
+def effective_rank(spectrum: Floats) -> float:
+    """exp(−Σ_k p_k ln p_k), p the shares of the eigenvalues of UᵀU/n.
+
+    Args:
+        spectrum: p, (d,), the `CosineSums.spectrum` of n texts.
+
+    Returns:
+        From 1 (all equal) to min(n, d).
+    """
+    share = spectrum[spectrum > 0]
+    return float(np.exp(-(share * np.log(share)).sum()))
+
+
+def top_component(spectrum: Floats) -> float:
+    """λ₁/Σλ of the eigenvalues of UᵀU/n: the largest mean squared cosine of the texts with any one direction.
+
+    Args:
+        spectrum: λ/Σλ, (d,), the `CosineSums.spectrum` of n texts.
+
+    Returns:
+        From 1/min(n, d) to 1 (all on one line), and at least ‖(1/n)Σu_i‖².
+    """
+    return float(spectrum.max())
 
 
 def text_means(

@@ -21,6 +21,7 @@ CHANGES = ("collapse_gap", "prefix_gap", "cosine_mean", "socm_mean")
 """The figures whose change under another temperature is a finding."""
 READ = ("collapse_summary", "temperature_effect", "exposure", "what_if", "group_exposure", "served_recall")
 """The tables from which findings are decided; the last three are only there if they were asked for."""
+_WITHOUT_ERRORS = ("effective_rank", "top_component", "k_occurrence_skewness", "reciprocity")
 _LEAST_EXPOSURE = 0.01
 """What a length that is never returned counts as, which has no logarithm."""
 _OVERSHOT = 1 / 3
@@ -74,7 +75,7 @@ def _of_row(row: Row, tables: Tables, edges: Sequence[int]) -> Iterator[Finding]
     yield _compared(row, "collapse_gap", f"texts of {' and of '.join(ends)} tokens")
     yield _compared(row, "prefix_gap", _prefixes(row))
     yield _measured(row, "socm_mean", _socm_pairs(row))
-    for name in ("truncated_share", "rejected_share", "spread_over_2_share", "effective_rank", "k_occurrence_skewness"):
+    for name in ("truncated_share", "rejected_share", "spread_over_2_share", *_WITHOUT_ERRORS):
         yield _measured(row, name, texts)
     for asked_by in ("corpus", "queries"):
         yield from _exposures(row, tables, asked_by)
@@ -126,7 +127,8 @@ def _served(row: Row, table: pl.DataFrame) -> Iterator[Finding]:
 
 
 def _measured(row: Row, figure: str, rests_on: str) -> Finding:
-    return finding(row, figure, measured(row[figure]), row[figure], _error(row, figure), rests_on=rests_on)
+    value = row.get(figure)  # A run of an older version lacks newer figures.
+    return finding(row, figure, measured(value), value, _error(row, figure), rests_on=rests_on)
 
 
 def _compared(row: Row, figure: str, rests_on: str) -> Finding:

@@ -15,6 +15,7 @@ from tempscale_jobs.audit.words import (
     in_words,
     labelled,
     left_out,
+    plain_figures,
     protocol,
     query_thresholds,
     text_in_words,
@@ -294,14 +295,16 @@ def _searched(model: _Model, ranking: str) -> list[str]:
 def _by_temperature(model: _Model, encoded: Sequence[str]) -> list[Section]:
     """Every figure under every temperature."""
     estimated, plain, counted = (
-        (*FIGURES, "exposure_short", "exposure_long"), ("effective_rank", "k_occurrence_skewness"),
+        (*FIGURES, "exposure_short", "exposure_long"),
+        ("effective_rank", "top_component", "k_occurrence_skewness", "reciprocity"),
         ("near_duplicate_pairs", "texts"),
     )  # fmt: skip
     rows = [(NAMES[name], *(estimate(row, name) for row in model.rows)) for name in estimated]
-    rows += [(NAMES[name], *(number(row[name]) for row in model.rows)) for name in plain]
+    rows += [(NAMES[name], *(number(row.get(name)) for row in model.rows)) for name in plain]
     rows += [(NAMES[name], *("–" if row[name] is None else f"{row[name]:,}" for row in model.rows)) for name in counted]
     table = Table(("figure", *(row["temperature"] for row in model.rows)), rows)
-    return [Section("All numbers, by temperature", encoded, table=table, folded=True)]
+    sentences = [*encoded, *plain_figures(model.rows[0], model.tables)]
+    return [Section("All numbers, by temperature", sentences, table=table, folded=True)]
 
 
 def _assumptions(model: _Model) -> list[Section]:

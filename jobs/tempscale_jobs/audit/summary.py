@@ -250,6 +250,7 @@ def _figures(
         "truncated_share": float(texts["truncated"].mean()),
         "cosine_mean": closed["cosine_mean"],
         "effective_rank": closed["effective_rank"],
+        "top_component": closed["top_component"],
         "spread_mean": None,
         "spread_over_2_share": None,
         "within_cosine_over_third_share": None,
@@ -305,13 +306,14 @@ def rejected_share(index: Index, texts: int) -> dict[str, float]:
 
 
 def _exposure(exposures: pa.Table, cells: pa.Table, row: dict[str, Any]) -> dict[str, Any]:
-    """The summary row's figures on neighbours: exposure at both ends of the collapse gap, hubness, near-duplicates."""
+    """The summary row's figures on neighbours: exposure at both ends of the gap, hubness, reciprocity, near-duplicates."""
     rows = [
         r for r in exposures.to_pylist()
         if (r["model"], r["temperature"], r["asked_by"]) == (row["model"], row["temperature"], "corpus")
     ]  # fmt: skip
     widest = [r for r in rows if r["k"] == max(r["k"] for r in rows)]
-    figures: dict[str, Any] = {"k_occurrence_skewness": widest[0]["k_occurrence_skewness"] if widest else None}
+    names = ("k_occurrence_skewness", "reciprocity")
+    figures: dict[str, Any] = {name: widest[0][name] if widest else None for name in names}
     for name, edge in (("exposure_short", row["gap_shortest"]), ("exposure_long", row["gap_longest"])):
         interval = next((r for r in widest if r["interval"] == edge), dict.fromkeys(widest[0] if widest else ()))
         for suffix in ("", "_se", "_se_superpopulation"):

@@ -318,6 +318,25 @@ def measured_pairs(row: dict[str, Any]) -> str:
     return f"estimated from {row['socm_pairs']:,} pairs of {texts:,} texts in {groups} random groups"
 
 
+def plain_figures(row: Mapping[str, Any], tables: Tables) -> list[str]:
+    """What the top component and reciprocity are and how large; a run of an older version lacks them."""
+    top, both_ways, sentences = row.get("top_component"), row.get("reciprocity"), []
+    if top is not None:
+        sentences.append(
+            f"Top component at {row['temperature']}: {share(top)} of the squared length of all vectors is along one "
+            "direction; if it were 100 %, all vectors would be on one line. The vectors are not centred, so what all have "
+            "in common counts. arXiv 2606.29571 relates such a share to the scores of other similarities than the cosine."
+        )
+    if both_ways is not None:
+        k = exposures(tables, dict(row), "corpus")[0]["k"]
+        nearest = f"one of its {k} nearest texts" if k > 1 else "its nearest text"
+        sentences.append(
+            f"Reciprocity at {row['temperature']}: of all pairs of a text and {nearest}, {share(both_ways)} hold the other "
+            "way round too. arXiv 2605.26575 relates reciprocity between languages to hubness."
+        )
+    return sentences
+
+
 def text_in_words(row: Mapping[str, Any], excerpts: Mapping[str, dict[str, Any]] | None, side: str = "") -> str:
     """A text that a row names: its id and length, and below them its excerpt if there is one."""
     text_id = row[f"text_id{side}"]

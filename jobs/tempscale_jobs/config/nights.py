@@ -28,7 +28,7 @@ WITH_ERRORS = (
 """Figures of collapse_summary with a known noise, whose drift can be checked."""
 FIGURES = (
     "texts", "corpus_texts", "tokens", "rows", "rejected", "verified_texts", *WITH_ERRORS, "k_occurrence_skewness",
-    "near_duplicate_pairs", "effective_rank", "socm_texts", "socm_pairs", "socm_groups",
+    "reciprocity", "near_duplicate_pairs", "effective_rank", "top_component", "socm_texts", "socm_pairs", "socm_groups",
 )  # fmt: skip
 """The figures of collapse_summary, which a threshold may name."""
 _THRESHOLD = re.compile(r"\s*([a-z_0-9]+)\s*(<=|>=|<|>)\s*([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?)\s*", re.IGNORECASE)

@@ -60,7 +60,7 @@ def exposure_rows(
         less = int(graph.from_corpus)
         for row in exposed:
             group = row.pop("interval")
-            del row["queries"], row["k_occurrence_skewness"]
+            del row["queries"], row["k_occurrence_skewness"], row["reciprocity"]
             asked, shares, errors = (column[group] for column in stays[row["k"]])
             expected = (row["texts"] - less) / max(1, len(texts) - less)
             rows.append(

@@ -16,7 +16,7 @@ import pyarrow as pa
 from tempscale.collapse import tiles
 from tempscale.collapse.aggregates import CosineCells, Precision, merge_tree
 from tempscale.collapse.cosine import rounding_error, truncation_error
-from tempscale.collapse.length import CosineSums, Moments, text_means
+from tempscale.collapse.length import CosineSums, Moments, effective_rank, text_means, top_component
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import DocumentSums, between_error, error_of_sums, within_error
 from tempscale.temperature.schedule import Temperature
@@ -310,7 +310,8 @@ def _write_length_collapse(scope: Embedded, temperature: Temperature, grid: Tili
     total = int(pairs[upper].sum())
     closed: dict[str, Any] = {"pairs": total, "cosine_mean": float(first[upper].sum() / total) if total else None}
     closed["cosine_p99"] = cells.overall_percentile(0.99) if cells is not None and total else None
-    closed |= {"effective_rank": sums.effective_rank(), "rounding": rounding}
+    spectrum = sums.spectrum()
+    closed |= {"effective_rank": effective_rank(spectrum), "top_component": top_component(spectrum), "rounding": rounding}
     closed["files"] = [*(means_of_block(place, k) for k in range(grid.count)), *written]
     run.storage.write_json(f"{place}/closed.json", closed)
 

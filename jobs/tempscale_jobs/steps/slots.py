@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tempscale.collapse.exposure import QueryNeighbours, Slots, Units, exposures, slots
+from tempscale.collapse.hubs import reciprocity
 from tempscale.collapse.neighbours import PowerSums, skewness
 from tempscale.stats.errors import enough_documents
 from tempscale_jobs.steps.blocks import Tiling
@@ -143,13 +144,15 @@ def exposure_rows(counted: Sequence[Counted], graph: Graph, texts: Layout, key: 
     for counts in counted:
         figures = exposures(counts.by_text, population, counts.by_document, share)
         hubness = skewness(counts.occurrence) if graph.every else None
+        both_ways = reciprocity(counts.by_text) if graph.every and graph.from_corpus else None
         rows += [
             key
             | {"asked_by": "corpus" if graph.from_corpus else "queries", "queries": graph.queries, "k": counts.k}
             | {"interval": texts.edges[b], "texts": int(counts.by_text.texts[b])}
             | {"texts_share": float(figures.texts_share[b]), "slots_share": float(figures.slots_share[b])}
             | {"exposure": float(figures.exposure[b]), "exposure_se": float(figures.corrected[b])}
-            | {"exposure_se_superpopulation": finite(figures.error[b]) if enough else None, "k_occurrence_skewness": hubness}
+            | {"exposure_se_superpopulation": finite(figures.error[b]) if enough else None}
+            | {"k_occurrence_skewness": hubness, "reciprocity": both_ways}
             for b in np.flatnonzero(counts.by_text.texts)
         ]
     return rows

@@ -152,6 +152,7 @@ EXPOSURE = Table(
         _SLOTS_SHARE,
         *_EXPOSURE,
         Column("k_occurrence_skewness", FLOAT, "", "skewness of the k-occurrence N_k: hubness; null if a sample asked"),
+        Column("reciprocity", FLOAT, "share", "neighbour relations that hold both ways; null unless every text asks"),
     ),
 )
 
@@ -353,8 +354,10 @@ COLLAPSE_SUMMARY = Table(
         *with_error("exposure_short", "exposure of the shortest interval with at least 30 texts, at the largest k"),
         *with_error("exposure_long", "exposure of the longest interval with at least 30 texts, at the largest k"),
         Column("k_occurrence_skewness", FLOAT, "", "hubness at the largest k; null if a sample asked"),
+        Column("reciprocity", FLOAT, "share", "as in `exposure`, at the largest k"),
         Column("near_duplicate_pairs", BIG, "pairs", "pairs whose cosine reaches the threshold of a near-duplicate"),
         Column("effective_rank", FLOAT, "", "exp(entropy of the eigenvalues of UᵀU/n); cannot exceed the number of texts"),
+        Column("top_component", FLOAT, "share", "the largest of these eigenvalues over their sum"),
         *with_error("spread_mean", "mean of tr Σ over texts"),
         *with_error("spread_over_2_share", "texts with tr Σ > 2, which break the papers' assumption", "share"),
         *with_error("within_cosine_over_third_share", "texts with (n·w−1)/(n−1) ≥ 1/3 (S2 Appendix J)", "share"),

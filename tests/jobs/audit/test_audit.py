@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 from audit_ways import PLAIN
-from plain_audit import PlainBert, effective_rank, pair_means, socm_figures, standard_error, text_figures
+from plain_audit import PlainBert, effective_rank, pair_means, socm_figures, standard_error, text_figures, top_component
 from prepared import laid_out
 from rich.console import Console
 from whole_run import audited, read_parts, read_record, read_report, read_tables
@@ -151,6 +151,7 @@ def test_the_summary(tables, plain, cosines, tau):
     close(row["collapse_gap"], inside[1][0].mean() - inside[0][0].mean(), 1e-6)
     close(row["collapse_gap_se_superpopulation"], np.hypot(*(standard_error(m, m, True) for _, m, _ in inside)), 1e-6)
     close(row["effective_rank"], effective_rank(units), 1e-3)
+    close(row["top_component"], top_component(units), 1e-6)
     spread, within = np.array([text_figures(x)[2:] for x in tokens[tau].values()]).T
     n = np.array([len(i) for i in ids.values()])
     close(row["spread_mean"], spread.mean(), 1e-5)

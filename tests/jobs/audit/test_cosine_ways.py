@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 from audit_ways import DUPLICATE, EDGES, TAUS, TEXTS, K, settings
+from oracles import reciprocity
 from whole_run import audited, read_parts, read_record, read_tables
 
 from tempscale.collapse.cosine import rounding_error
@@ -55,6 +56,12 @@ def test_neighbours_and_exposure(asked, asked_tables, tau, asked_by):
     slots = [interval[i] for row in graph["neighbours"] for i in row]
     table = asked_tables["exposure"].filter((pl.col("tau") == tau) & (pl.col("asked_by") == asked_by) & (pl.col("k") == K))
     assert table["interval"].to_list() == sorted(set(interval.values()))
+    both_ways = {None}
+    if asked_by == "corpus":
+        both_ways = {reciprocity([[place[text_id] for text_id in row] for row in graph["neighbours"]])}
+        summary = asked_tables["collapse_summary"].filter(tau=tau).row(0, named=True)
+        assert {summary["reciprocity"]} == both_ways
+    assert set(table["reciprocity"]) == both_ways
     for row in table.iter_rows(named=True):
         of_texts = sum(e == row["interval"] for e in interval.values())
         assert row["texts"] == of_texts
@@ -123,9 +130,10 @@ def test_tables_of_a_sample_have_its_exposures_and_nothing_of_all_pairs(sampled)
     assert own["queries"].to_list() == [ASKING] * rows
     assert (own["exposure_se_superpopulation"] > own["exposure_se"]).all()
     assert (own["k_occurrence_skewness"].null_count(), queries["k_occurrence_skewness"].null_count()) == (rows, 0)
+    assert own["reciprocity"].null_count() == queries["reciprocity"].null_count() == rows
     for row in tables["collapse_summary"].to_dicts():
         assert row["exposure_long"] in own.filter(tau=row["tau"])["exposure"].to_list()
-        assert row["k_occurrence_skewness"] is None
+        assert row["k_occurrence_skewness"] is row["reciprocity"] is None
     assert set(tables["collapsed_texts"]["ranking"]) == {"nearness"}
     assert tables["near_duplicates"].is_empty()
     assert not list(sampled.glob("partials/cosine/**/near"))

@@ -6,6 +6,7 @@ from pages import RUN, SCHEDULES, Page, rendered, tables_of, without_errors
 from reports_by_hand import section_of, texts_of
 
 from tempscale_jobs.audit.report import report_of
+from tempscale_jobs.audit.words import plain_figures
 from tempscale_jobs.report.text import interval_name, labels, number, share, with_error
 
 pytestmark = pytest.mark.proof
@@ -40,6 +41,20 @@ def test_unknown_errors_are_shown_as_unknown():
     assert [(point["low"], point["high"]) for point in points] == [(None, None)] * 2
     assert not any(ends_drawn(drawn[name]) for name in BANDED)
     assert all(ends_drawn(known[name]) for name in BANDED)
+
+
+def test_a_run_without_a_top_component_and_reciprocity_says_nothing_of_them():
+    """An older version measured neither; in closed form there is no reciprocity."""
+    tables, names = tables_of(exposed=(1.0, 1.0, 1.0)), ["top_component", "reciprocity"]
+    summary, nearest = tables["collapse_summary"], tables["exposure"].filter(k=1)
+    for older, kept in ((summary.drop(names), 0), (summary.with_columns(reciprocity=None), 1), (summary, 2)):
+        report = report_of(tables | {"collapse_summary": older}, RUN)
+        section = section_of(report, "All numbers, by temperature")
+        cells = {row[0]: row[1] for row in section.table.rows}
+        assert [cells["top component"], cells["reciprocity"]] == [*["0.123", "0.456"][:kept], *["–"] * (2 - kept)]
+        starts = ["Top component at τ 1.0", "Reciprocity at τ 1.0"]
+        assert [s.partition(":")[0] for s in section.sentences if s.startswith(tuple(starts))] == starts[:kept]
+    assert "of a text and its nearest text, 45.6 %" in plain_figures(summary.row(0, named=True), {"exposure": nearest})[1]
 
 
 def test_intervals_are_named_by_the_configured_edges():

@@ -7,6 +7,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from oracles import reciprocity
 from whole_run import audited, digests, read_record, read_report, read_tables
 
 from tempscale.correction.values import Correction
@@ -92,22 +93,25 @@ def expected(plain, near, tokens, interval_of_asker):
     for k in (1, K):
         times = np.bincount(near[:, :k].ravel(), minlength=TEXTS)
         skew = ((times - times.mean()) ** 3).mean() / times.std() ** 3
+        both_ways = reciprocity(near[:, :k]) if len(near) == TEXTS else None
         for b, edge in enumerate(EDGES):
             share = times[interval == b].sum() / times.sum()
             kept = [
                 len(set(a) & set(c)) / K
                 for a, c in zip(plain[interval_of_asker == b], near[interval_of_asker == b], strict=True)
             ]
-            rows.append((k, edge, share / (interval == b).mean(), skew, np.mean(kept) if kept and k == K else None))
+            exposure, kept = share / (interval == b).mean(), np.mean(kept) if kept and k == K else None
+            rows.append((k, edge, exposure, (skew, both_ways), kept))
     return rows
 
 
 def close(rows, wanted):
     assert len(rows) == len(wanted)
-    for row, (k, edge, exposure, skew, kept) in zip(rows, wanted, strict=True):
+    for row, (k, edge, exposure, (skew, both_ways), kept) in zip(rows, wanted, strict=True):
         assert (row["k"], row["interval"], row["correction"]) == (k, edge, "length")
         assert row["exposure"] == pytest.approx(exposure, abs=1e-12)
         assert row["k_occurrence_skewness"] == pytest.approx(skew, rel=1e-9)
+        assert row["reciprocity"] == both_ways
         assert (row["neighbours_kept"] is None) == (kept is None)
         assert kept is None or row["neighbours_kept"] == pytest.approx(kept, abs=1e-12)
         assert row["exposure_se_superpopulation"] > 0
@@ -144,6 +148,7 @@ def test_a_sample_asks_in_closed_form_and_of_a_large_corpus(corpus, run, monkeyp
         rows = corrected_of(out).filter(asked_by="corpus", k=K)
         assert rows["queries"].to_list() == [200] * 3
         assert rows["k_occurrence_skewness"].null_count() == 3  # Thinning would bias it.
+        assert rows["reciprocity"].null_count() == 3
         found[cosine] = rows.select("interval", "exposure", "neighbours_kept").rows()
         # Percentiles of pairs need all of them.
         assert (out / "calibration.json").exists() == (cosine == "full")

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from oracles import reciprocity
 from prepared import laid_out
 from tile_grid import grid
 
@@ -77,6 +78,8 @@ def test_ranges_of_any_width_give_the_figures_of_the_whole_graph(cluster, tmp_pa
             occurrence = np.bincount(label[:, :k][label[:, :k] != NOBODY], minlength=TEXTS)
             hubness = None if who == "a sample" else skewness(PowerSums.of(occurrence))
             assert {row["k_occurrence_skewness"] for row in mine} == {hubness}
+            both_ways = reciprocity(label[:, :k]) if who == "every text" else None
+            assert {row["reciprocity"] for row in mine} == {both_ways}
         hubs = slots.ranked(KEY, "hub", counted[-1].most, counted[-1].times, layout)
         best = sorted(range(TEXTS), key=lambda j: (-occurrence[j], layout.key[j]))[:20]
         assert [(row["text_id"], row["value"]) for row in hubs] == [(f"t{j}", occurrence[j]) for j in best]

@@ -1,14 +1,19 @@
-"""The count from which a text is a hub: binomial tails as exact fractions, a case by hand, and vectors without hubs."""
+"""The count from which a text is a hub, against exact binomial tails; the share of neighbour relations of both ways."""
 
+import itertools
 from fractions import Fraction
+from functools import reduce
 from math import comb
 
 import numpy as np
+import oracles
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tempscale.collapse.hubs import hub_counts
+from tempscale.collapse.exposure import QueryNeighbours, Slots, slots
+from tempscale.collapse.hubs import hub_counts, reciprocity
+from tempscale.collapse.neighbours import NOBODY
 
 EVERY = 30
 """An interval of fewer texts is judged with all texts."""
@@ -67,3 +72,57 @@ def test_vectors_without_a_direction_have_no_hubs(dim, askers):
         filled, many = np.bincount(interval, times).astype(int), np.bincount(interval)
         called += int((times >= hub_counts(filled, many)[interval]).sum())
     assert called <= 1
+
+
+# --- reciprocity ------------------------------------------------------------------------------------------------------
+
+
+def both_ways(nearest, interval=None, ranges=1):
+    """The reciprocity of these lists, counted over several ranges of texts."""
+    nearest = np.array(nearest, dtype=np.int32)
+    interval = np.zeros(len(nearest), int) if interval is None else interval
+    edges, asking = np.linspace(0, len(nearest), ranges + 1).astype(int), QueryNeighbours(np.arange(len(nearest)), nearest)
+    counts = [
+        slots([asking], interval, 3, range(start, stop), count=len(nearest))[0]
+        for start, stop in itertools.pairwise(edges.tolist())
+    ]
+    return reciprocity(reduce(Slots.merged, counts))
+
+
+def lists(texts, k, seed):
+    """The k nearest of random vectors, in float64; empty places where there are fewer others."""
+    rows = np.random.default_rng(seed).normal(size=(texts, 4)) + 0.5
+    cosine = (rows @ rows.T) / np.outer(*2 * [np.linalg.norm(rows, axis=1)])
+    nearest = [[b for b in np.argsort(-cosine[a]) if b != a][:k] for a in range(texts)]
+    return np.array([[*own, *[NOBODY] * (k - len(own))] for own in nearest], dtype=np.int32)
+
+
+@given(st.integers(2, 30), st.integers(1, 8), st.integers(1, 5), st.integers(0, 2**32))
+def test_reciprocity_is_the_share_of_relations_that_hold_both_ways_however_texts_are_divided(texts, k, ranges, seed):
+    nearest, interval = lists(texts, k, seed), np.random.default_rng(seed).integers(0, 3, texts)
+    assert both_ways(nearest, interval, min(ranges, texts)) == oracles.reciprocity(nearest)
+
+
+@given(st.integers(2, 30), st.integers(1, 8), st.integers(0, 2**32))
+def test_reciprocity_does_not_depend_on_the_order_of_texts_or_of_lists(texts, k, seed):
+    nearest, random = lists(texts, k, seed), np.random.default_rng(seed)
+    order = random.permutation(texts)
+    number = np.argsort(order)  # The new number of each text.
+    moved = [[NOBODY if b == NOBODY else number[b] for b in random.permutation(nearest[a])] for a in order]
+    assert both_ways(moved) == both_ways(nearest)
+
+
+def test_reciprocity_by_hand():
+    # 0 ⇄ 1, 2 → 0, 3 → 1: two of four relations.
+    assert both_ways([[1], [0], [0], [1]]) == 0.5
+    # 0 ⇄ 1, 0 ⇄ 2, 1 → 2, 2 → 3, 3 → 0, 3 → 1: four of eight.
+    assert both_ways([[1, 2], [0, 2], [0, 3], [0, 1]]) == 0.5
+
+
+def test_reciprocity_in_its_limits():
+    """A circle has none, a star the hub's own, pairs and lists of all others everything; without relations it is 0."""
+    assert both_ways([[(a + 1) % 7] for a in range(7)]) == 0.0
+    assert both_ways([[1], *[[0]] * 9]) == 0.2
+    assert both_ways([[a ^ 1] for a in range(8)]) == 1.0
+    assert both_ways(lists(6, 5, 0)) == both_ways(lists(6, 9, 0)) == 1.0
+    assert both_ways([[NOBODY], [NOBODY]]) == 0.0

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tempscale.collapse.length import CosineSums, Moments, gap_intervals, interval_of, text_means
+from tempscale.collapse.length import (
+    CosineSums,
+    Moments,
+    effective_rank,
+    gap_intervals,
+    interval_of,
+    text_means,
+    top_component,
+)
 from tempscale.stats.errors import between_error, finite_population, within_error
 
 seeds = st.integers(0, 2**32)
@@ -242,14 +250,14 @@ def test_the_gap_compares_the_shortest_and_longest_intervals_with_enough_texts(t
 @given(st.integers(1, 12), st.integers(1, 8), seeds)
 def test_the_effective_rank_equals_that_of_the_gram_matrix(texts, dim, seed):
     embeddings = units(texts, dim, seed)
-    found = CosineSums.of(embeddings, some_intervals(texts, 3, seed), 3).effective_rank()
+    found = effective_rank(CosineSums.of(embeddings, some_intervals(texts, 3, seed), 3).spectrum())
     assert found == pytest.approx(oracles.effective_rank(embeddings), rel=1e-8)
     assert 1 - 1e-9 <= found <= min(texts, dim) + 1e-9
 
 
 def test_the_effective_rank_in_its_limits():
     def rank(rows):
-        return CosineSums.of(rows, np.zeros(len(rows), dtype=int), 1).effective_rank()
+        return effective_rank(CosineSums.of(rows, np.zeros(len(rows), dtype=int), 1).spectrum())
 
     assert rank(np.tile(units(1, 6), (9, 1))) == pytest.approx(1.0)
     for n in (1, 3, 6):
@@ -258,3 +266,39 @@ def test_the_effective_rank_in_its_limits():
     # Three texts along one axis, one along another: shares ¾ and ¼.
     expected = math.exp(-0.75 * math.log(0.75) - 0.25 * math.log(0.25))
     assert rank(np.eye(4)[[0, 0, 0, 1]]) == pytest.approx(expected)
+
+
+def top(rows):
+    return top_component(CosineSums.of(rows, np.zeros(len(rows), dtype=int), 1).spectrum())
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 12), st.integers(1, 8), seeds)
+def test_the_top_component_equals_that_of_the_singular_values(texts, dim, seed):
+    embeddings = units(texts, dim, seed)
+    found = top_component(CosineSums.of(embeddings, some_intervals(texts, 3, seed), 3).spectrum())
+    assert found == pytest.approx(oracles.top_component(embeddings), rel=1e-9)
+    assert max(1 / min(texts, dim), (embeddings.mean(0) ** 2).sum()) - 1e-6 <= found <= 1 + 1e-9
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(2, 12), st.integers(1, 8), seeds)
+def test_the_top_component_does_not_depend_on_axes_order_or_signs(texts, dim, seed):
+    random, embeddings = np.random.default_rng(seed), units(texts, dim, seed).astype(np.float64)
+    turned = embeddings @ np.linalg.qr(random.normal(size=(dim, dim)))[0]
+    signs = random.choice([-1.0, 1.0], size=(texts, 1))
+    assert top(random.permutation(turned * signs)) == pytest.approx(top(embeddings), rel=1e-9)
+
+
+def test_the_top_component_by_hand_and_in_its_limits():
+    # Three texts along one axis, one along another: shares ¾ and ¼.
+    assert top(np.eye(4)[[0, 0, 0, 1]]) == pytest.approx(0.75)
+    # Two texts of cosine c: eigenvalues (1 ± c)/2.
+    for cosine in (-0.6, 0.0, 0.6):
+        assert top(np.array([[1.0, 0.0], [cosine, 0.8 if cosine else 1.0]])) == pytest.approx((1 + abs(cosine)) / 2)
+    assert top(np.tile(units(1, 6), (9, 1))) == pytest.approx(1.0)
+    for n in (1, 3, 6):
+        assert top(np.eye(n, 6)) == pytest.approx(1 / n)
+    # Whatever all have in common counts, since nothing is centred.
+    common = np.concatenate([np.full((50, 1), 0.8), 0.6 * np.eye(50)], axis=1)
+    assert top(common) == pytest.approx(0.64 + 0.36 / 50)
