@@ -66,10 +66,9 @@ class Sides(NamedTuple):
     documents: np.ndarray
     document_ids: list[str]
     document_lengths: np.ndarray
-    document_groups: Groups
 
     @classmethod
-    def of(cls, own: Sequence[EncodedTexts], groups: Groups) -> Sides:
+    def of(cls, own: Sequence[EncodedTexts]) -> Sides:
         """The sides from the calls of one split and subset, whose vectors are in files."""
         fields: list[Any] = []
         for role in ("query", "document"):
@@ -78,10 +77,10 @@ class Sides(NamedTuple):
             fields.append(normalised(np.concatenate(vectors)).astype(np.float32))
             fields.append([key for texts in calls for key in texts.ids])
             fields.append(np.array([n for texts in calls for n in texts.whole], np.int64))
-        return cls(*fields, groups)
+        return cls(*fields)
 
-    def fitted(self, recipe: str, how: Corrections) -> Correction:
-        """A correction fitted on the documents, or a sample of them, and on the development queries."""
+    def fitted(self, recipe: str, how: Corrections, groups: Groups) -> Correction:
+        """A correction fitted on the documents, or a sample of them, with their groups, and on the development queries."""
         chosen: Any = slice(None)
         if len(self.document_ids) > FITTED:
             sample = set(seeded_sample(self.document_ids, FITTED, how.seed))
@@ -92,7 +91,7 @@ class Sides(NamedTuple):
         return fit(
             recipe, torch.from_numpy(documents), torch.from_numpy(lengths), torch.from_numpy(self.queries[development]),
             torch.from_numpy(np.maximum(self.query_lengths[development], 1)),
-            groups=groups_of(Recipe.of(recipe), ids, self.document_groups),
+            groups=groups_of(Recipe.of(recipe), ids, groups),
         )  # fmt: skip
 
 

@@ -88,15 +88,14 @@ def score(task: Any, model: GridModel, temperature: Temperature, manner: Scoring
 def _corrected(scoring: _Scoring, parts: list[tuple[str, str]], corrections: Corrections) -> tuple[CorrectedScores, ...]:
     """Score a retrieval again with each correction of the embeddings of the last call of mteb."""
     task, model, temperature, embedded, record = scoring
+    sides = {part: Sides.of([texts for texts in model.seen if (texts.split, texts.subset) == part]) for part in parts}
     groups = getattr(task, "document_groups", {})
-    calls_of = {part: [texts for texts in model.seen if (texts.split, texts.subset) == part] for part in parts}
-    sides = {part: Sides.of(calls, groups) for part, calls in calls_of.items()}
     here = {part: {"task": task.metadata.name, "split": part[0], "subset": part[1]} for part in parts}
     shown = [row for part in parts for row in exposures(here[part], sides[part], record.queries[part][2], corrections)]
     results = [CorrectedScores(PLAIN, [], shown, [])]
     for recipe in corrections.recipes:
         try:
-            fitted = {part: part_sides.fitted(recipe, corrections) for part, part_sides in sides.items()}
+            fitted = {part: part_sides.fitted(recipe, corrections, groups) for part, part_sides in sides.items()}
         except CorrectionError as error:
             results.append(CorrectedScores(recipe, [], [], [], str(error)))
             continue
