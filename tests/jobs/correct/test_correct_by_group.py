@@ -76,6 +76,14 @@ def test_each_row_is_moved_by_the_mean_of_its_group(folder, table):
     assert read_record(folder / "out")["correction"]["name"] == "centre_by(year)"
 
 
+def test_rows_that_are_rejected_leave_the_groups_of_the_others_as_they_are(folder, table):
+    expected = np.stack(vectors(run(folder))["embedding"].to_list())
+    rows = [None if k % 7 == 3 else row for k, row in enumerate(table[0])]
+    write(folder, pa.table({"year": table[1], "embedding": pa.array(rows, pa.list_(pa.float32()))}))
+    found = np.stack(vectors(run(folder, "fewer"))["embedding"].to_list())
+    np.testing.assert_array_equal(found, expected[[k for k in range(ROWS) if k % 7 != 3]])
+
+
 def test_two_workers_write_the_same_bytes_as_one(folder):
     expected = digests(run(folder), "vectors")
     assert len(expected) == ROWS // UNIT

@@ -213,7 +213,7 @@ DAMAGED = {
     "below 0": lambda data: data | {"mean_of": data["mean_of"] | {"de": -1}},
     "beyond any number": lambda data: data | {"mean_of": data["mean_of"] | {"de": 10**40}},
     "no number": lambda data: data | {"mean_of": data["mean_of"] | {"de": "0"}},
-    "a truth": lambda data: data | {"mean_of": data["mean_of"] | {"de": True}},
+    "a truth": lambda data: data | {"mean_of": data["mean_of"] | {"en": True}},  # Which equals 1, the number of its mean.
     "a fraction": lambda data: data | {"mean_of": data["mean_of"] | {"de": 0.0}},
     "a list": lambda data: data | {"mean_of": [1, 2]},
     "nothing": lambda data: data | {"mean_of": None},
