@@ -6,8 +6,10 @@ import pytest
 from command_line import in_process
 from whole_run import read_tables
 
+from tempscale.collapse import tiles
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.errors import UsageError
+from tempscale_jobs.steps import what_if
 
 K, DIM, TEXTS, QUERIES = 5, 16, 300, 120
 WHAT = ("centre_by(source)", "centre_by(source)+int8", "centre(unit)")
@@ -94,9 +96,8 @@ def test_other_steps_follow_it(folder):
 
 @pytest.mark.proof
 def test_other_workers_and_other_pieces_give_the_same_bytes(folder, monkeypatch):
-    from tempscale_jobs.steps import what_if
-
     monkeypatch.setattr(what_if, "ASKERS_OF_A_TASK", 40)
+    monkeypatch.setattr(tiles, "block_size", lambda texts, dim: 10)  # Of thirty blocks, two are searched together.
     assert audited(folder, "two", workers="2") == 0
     first, second = ((folder / run / "tables" / "what_if.parquet").read_bytes() for run in ("run", "two"))
     assert first == second
