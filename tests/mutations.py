@@ -1481,7 +1481,53 @@ SWAP = Subject(
     ),
 )
 
+CENTRE_BY = Subject(
+    "documents less the mean of their group",
+    (
+        "tests/tempscale/correction/test_centre_by.py",
+        "tests/jobs/correct/test_correct_by_group.py",
+        "tests/jobs/steps/test_what_if_by_group.py",
+        "tests/jobs/tune/test_tune_by_column.py",
+    ),
+    of(
+        f"{SCIENCE}/correction/fit.py",
+        ("_centre_by", "texts >= TEXTS_FOR_AN_INTERVAL", "texts > TEXTS_FOR_AN_INTERVAL"),
+        ("_centre_by", "np.bincount(of_text) >= TEXTS_FOR_AN_INTERVAL", "np.bincount(of_text) > 0"),
+        ("_centre_by", "np.where(large, np.cumsum(large) - 1, large.sum())", "np.cumsum(large) - 1"),
+        ("_centre_by", "rows.mean(0)", "rows[of_text == 0].mean(0)"),
+    )
+    + of(
+        f"{SCIENCE}/correction/values.py",
+        ("CentreBy._documents", "self.mean_of.get(group, of_all)", "self.mean_of.get(group, 0)"),
+        ("CentreBy._queries", "embeddings - self.of_queries", "embeddings - self.of_documents"),
+        ("CentreBy._of", "used != list(range(len(used)))", "False"),
+        ("CentreBy._of", "type(mean) is int", "isinstance(mean, int)"),
+        ("checked_groups", "len(groups) != texts", "False"),
+    )
+    + of(
+        f"{SCIENCE}/correction/recipes.py",
+        ("Parameter.read", "_COLUMN.fullmatch(text)", "text"),
+    )
+    + of(
+        f"{JOBS}/correct/units.py",
+        ("moved_rows", "[groups[k] for k in usable.tolist()]", "groups[: len(usable)]"),
+        ("_groups", "column is None or not task.of_documents", "column is None"),
+    )
+    + of(
+        f"{JOBS}/evaluate/tasks.py",
+        ("check", "columns and own.corpus is not None and sources.is_read_twice(own.corpus)", "False"),
+    )
+    + of(
+        f"{JOBS}/config/audit.py",
+        ("AuditConfig._variants_can_be_made", "column not in self.by", "False"),
+    )
+    + of(
+        f"{JOBS}/steps/what_if.py",
+        ("_search_panel", "_named(panel.groups, texts)", "_named(panel.groups, slice(len(block)))"),
+    ),
+)
+
 SUBJECTS = (
     SWAP, VERIFY, BY_GROUP, SOURCES, SERVED, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
-    BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE, NAMED,
+    BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE, NAMED, CENTRE_BY,
 )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -9,7 +11,18 @@ from torch import Tensor
 from tempscale.correction.curve import Curve
 from tempscale.correction.errors import CorrectionError
 from tempscale.correction.recipes import LEAST_TEXTS, Recipe
-from tempscale.correction.values import Centre, CentreByLength, Correction, Csls, Length, Linear, checked
+from tempscale.correction.values import (
+    Centre,
+    CentreBy,
+    CentreByLength,
+    Correction,
+    Csls,
+    Length,
+    Linear,
+    checked,
+    checked_groups,
+)
+from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 
 
 def fit(
@@ -18,22 +31,25 @@ def fit(
     tokens: Int[Tensor, " text"] | None = None,
     queries: Float[Tensor, "query dim"] | None = None,
     query_tokens: Int[Tensor, " query"] | None = None,
+    *,
+    groups: Sequence[str] | None = None,
 ) -> Correction:
     """Fit a correction; the classes in `values` have the equations.
 
     Args:
-        recipe: such as «length», «centre», «remove_top(1)», «whiten(0.5)» or «csls(10, 0.5)»; see `Recipe.of`.
+        recipe: such as «length», «centre», «centre_by(language)», «whiten(0.5)» or «csls(10, 0.5)»; see `Recipe.of`.
         documents: unit norm, at least 100.
         tokens: the documents' lengths, for «length» and «centre_by_length».
-        queries: unit norm, at least 100; needed by «length», «centre», «centre_by_length» and «csls».
+        queries: unit norm, at least 100; needed by «length», «centre», «centre_by_length», «centre_by» and «csls».
         query_tokens: their lengths, for «centre_by_length».
+        groups: the documents' groups by name, for «centre_by».
 
     Returns:
         The correction; the same for the same rows in any order, up to rounding.
 
     Raises:
-        CorrectionError: the recipe is unknown, texts are fewer than 100, needed queries or lengths are missing, numbers are
-            not finite, or dimensions differ.
+        CorrectionError: the recipe is unknown, texts are fewer than 100, needed queries, lengths or groups are missing,
+            numbers are not finite, or dimensions differ.
     """
     recipe = Recipe.of(recipe) if isinstance(recipe, str) else recipe
     name = recipe.canonical
@@ -61,6 +77,8 @@ def fit(
         return Length(recipe, dim, _curve_of(lengths, similarity - similarity.mean(), recipe))
     if recipe.kind == "centre":
         return Centre(recipe, dim, mean, of_queries)
+    if recipe.kind == "centre_by":
+        return _centre_by(recipe, rows, checked_groups(groups, len(rows), name), of_queries)
     if recipe.kind == "centre_by_length":
         assert asked_lengths is not None
         curves = _curve_of(lengths, rows, recipe), _curve_of(asked_lengths, asking, recipe)
@@ -71,6 +89,18 @@ def fit(
 def _enough(texts: int, name: str, kind: str) -> None:
     if texts < LEAST_TEXTS:
         raise CorrectionError(f"{name} needs at least {LEAST_TEXTS} {kind}; there are {texts}")
+
+
+def _centre_by(recipe: Recipe, rows: np.ndarray, groups: np.ndarray, of_queries: np.ndarray) -> CentreBy:
+    """The means of the groups with at least 30 documents, in the order of their names, then that of all others together."""
+    names, code, texts = np.unique(groups, return_inverse=True, return_counts=True)
+    large = texts >= TEXTS_FOR_AN_INTERVAL
+    place = np.where(large, np.cumsum(large) - 1, large.sum())
+    of_text = place[code]
+    used = np.bincount(of_text) >= TEXTS_FOR_AN_INTERVAL  # All but the last, if the others together are too few as well.
+    means = [rows[of_text == mean].mean(0) for mean in np.flatnonzero(used)]
+    mean_of = {name: mean for name, mean in zip(names.tolist(), place.tolist(), strict=True) if used[mean]}
+    return CentreBy(recipe, rows.shape[1], rows.mean(0), of_queries, np.array(means).reshape(-1, rows.shape[1]), mean_of)
 
 
 def _curve_of(tokens: np.ndarray, values: np.ndarray, recipe: Recipe) -> Curve:

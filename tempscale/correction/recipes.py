@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,11 @@ from tempscale.correction.errors import CorrectionError
 LEAST_TEXTS = 100
 """The least number of documents, and of queries, that a correction is fitted to."""
 _EXAMPLES = (
-    "length, length(4), centre, centre(unit), centre_by_length, remove_mean_direction, remove_top(1), whiten(0.5), "
-    "csls(10, 0.5)"
+    "length, length(4), centre, centre(unit), centre_by_length, centre_by(language), remove_mean_direction, remove_top(1), "
+    "whiten(0.5), csls(10, 0.5)"
 )
+_COLUMN = re.compile(r"[\w .-]{1,60}")
+"""A column's name: it becomes a part of a file's name."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Recipe:
         if len(arguments) > len(expected):
             raise CorrectionError(f"{match[1]} takes {_named(expected)}, not {match[2].strip()!r}")
         values = [
-            parameter.read(match[1], arguments[k]) if k < len(arguments) else parameter.default
+            parameter.read(match[1], arguments[k]) if k < len(arguments) else parameter.omitted(match[1])
             for k, parameter in enumerate(expected)
         ]
         return cls(match[1], tuple(values))
@@ -53,7 +56,12 @@ class Recipe:
     @property
     def asks(self) -> bool:
         """Whether it cannot be fitted without queries."""
-        return self.kind in ("length", "centre", "centre_by_length", "csls")
+        return self.kind in ("length", "centre", "centre_by_length", "centre_by", "csls")
+
+    @property
+    def column(self) -> str | None:
+        """The column whose values are the groups of documents that it depends on; None of most corrections."""
+        return str(self.parameters[0]) if self.kind == "centre_by" else None
 
 
 @dataclass(frozen=True)
@@ -68,9 +76,23 @@ class Parameter:
     """Its possible values, if it is a word."""
     always: bool = False
     """Whether the canonical text contains it even if it has its default."""
+    column: bool = False
+    """Whether it is the name of a column, which has no default."""
+
+    def omitted(self, kind: str) -> Any:
+        """Its value where none is written."""
+        if self.column:
+            raise CorrectionError(f"{kind} needs {self.name}, such as {kind}(language)")
+        return self.default
 
     def read(self, kind: str, text: str) -> Any:
         """Its value, from text."""
+        if self.column:
+            if _COLUMN.fullmatch(text):
+                return text
+            raise CorrectionError(
+                f"{self.name} of {kind} has at most 60 letters, digits, spaces and any of _ . -, unlike {text!r}; rename it"
+            )
         if self.words:
             if text in self.words:
                 return text
@@ -94,6 +116,7 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
     "length": (Parameter("the number of knots", 2, 2, 20),),
     "centre": (Parameter("the variant", "plain", words=("plain", "unit")),),
     "centre_by_length": (Parameter("the number of knots", 2, 2, 20),),
+    "centre_by": (Parameter("the column", None, always=True, column=True),),
     "remove_mean_direction": (),
     "remove_top": (Parameter("the number of components", 1, 1, 1000, always=True),),
     "whiten": (Parameter("the power", 1.0, 0.0, 1.0, always=True),),
@@ -103,6 +126,12 @@ PARAMETERS: dict[str, tuple[Parameter, ...]] = {
     ),
 }
 """The kinds of correction, with their parameters."""
+
+
+def columns_of(recipes: Iterable[str]) -> tuple[str, ...]:
+    """The columns of groups that some recipes depend on, each once."""
+    columns = (Recipe.of(recipe).column for recipe in recipes)
+    return tuple(dict.fromkeys(column for column in columns if column is not None))
 
 
 def _plain(value: Any) -> str:

@@ -5,11 +5,10 @@ The similarity after a correction is the inner product of a corrected query and 
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tempscale.correction.curve import Curve
+from tempscale.correction.data import curve_data, curve_of, packed, unpacked
 from tempscale.correction.errors import CorrectionError
 from tempscale.correction.recipes import Recipe
 
@@ -48,13 +48,15 @@ class Correction(ABC):
         return self.recipe.canonical
 
     def documents(
-        self, embeddings: Float[Tensor, "text dim"], tokens: Int[Tensor, " text"] | None = None, *, equal_norms: bool = False
-    ) -> Float[Tensor, "text more"]:
+        self, embeddings: Float[Tensor, "text dim"], tokens: Int[Tensor, " text"] | None = None, *,
+        groups: Sequence[str] | None = None, equal_norms: bool = False,
+    ) -> Float[Tensor, "text more"]:  # fmt: skip
         """Correct embeddings of documents.
 
         Args:
             embeddings: unit norm.
             tokens: each document's length, at least 1, where the correction depends on it.
+            groups: the name of each document's group, where the correction depends on it.
             equal_norms: add a coordinate √(M² − ‖x‖²), M the largest possible norm, so that an index of cosines or of
                 Euclidean distances ranks as the inner product does; queries have 0 there.
 
@@ -62,9 +64,12 @@ class Correction(ABC):
             Float32 on the CPU; as many rows, with one coordinate more for «length» and «csls», and one for `equal_norms`.
 
         Raises:
-            CorrectionError: the dimension differs, lengths are missing or below 1, or numbers are not finite.
+            CorrectionError: the dimension differs, lengths or groups are missing, lengths are below 1, or numbers are not
+                finite.
         """
-        corrected = self._documents(*self._checked(embeddings, tokens, self.needs_tokens))
+        rows, lengths = self._checked(embeddings, tokens, self.needs_tokens)
+        of_groups = self.recipe.column is not None
+        corrected = self._documents(rows, checked_groups(groups, len(rows), self.canonical) if of_groups else lengths)
         if equal_norms and self.needs_inner_product:
             difference = self._largest_norm() ** 2 - (corrected**2).sum(1, keepdims=True)
             corrected = np.concatenate([corrected, np.sqrt(np.maximum(difference, 0.0))], 1)
@@ -84,7 +89,7 @@ class Correction(ABC):
 
     @abstractmethod
     def _documents(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """The corrected documents in float64."""
+        """The corrected documents in float64; of a correction by groups, their names come in place of `tokens`."""
 
     @abstractmethod
     def _queries(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -157,6 +162,20 @@ def checked(
     return rows, lengths.astype(np.int64)
 
 
+def checked_groups(groups: Sequence[str] | None, texts: int, name: str) -> np.ndarray:
+    """The group of each of some documents, an array of objects; a CorrectionError if they do not fit."""
+    column = Recipe.of(name).column
+    if groups is None:
+        raise CorrectionError(f"{name} depends on the documents' values of column '{column}', and none are given")
+    if len(groups) != texts:
+        raise CorrectionError(f"there are {texts:,} embeddings and {len(groups):,} values of column '{column}'")
+    named = np.empty(texts, dtype=object)
+    named[:] = groups
+    if (wrong := next((group for group in named.tolist() if not isinstance(group, str)), "")) != "":
+        raise CorrectionError(f"{name}: a group is named by a text, not by {wrong!r}")
+    return named
+
+
 @dataclass(frozen=True, eq=False)
 class Length(Correction):
     """Subtract a smooth function f of the log of the document's tokens from the cosine.
@@ -182,11 +201,11 @@ class Length(Correction):
         return float(np.sqrt(1.0 + self.curve.largest() ** 2))
 
     def _fitted(self) -> dict[str, Any]:
-        return {"f": _curve_data(self.curve)}
+        return {"f": curve_data(self.curve)}
 
     @classmethod
     def _of(cls, recipe: Recipe, dim: int, fitted: Mapping[str, Any]) -> Length:
-        return cls(recipe, dim, _curve(fitted["f"]))
+        return cls(recipe, dim, curve_of(fitted["f"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,11 +234,11 @@ class Centre(Correction):
         return normalised(moved) if self.unit else moved
 
     def _fitted(self) -> dict[str, Any]:
-        return {"documents": _packed(self.of_documents), "queries": _packed(self.of_queries)}
+        return {"documents": packed(self.of_documents), "queries": packed(self.of_queries)}
 
     @classmethod
     def _of(cls, recipe: Recipe, dim: int, fitted: Mapping[str, Any]) -> Centre:
-        return cls(recipe, dim, _unpacked(fitted["documents"], dim), _unpacked(fitted["queries"], dim))
+        return cls(recipe, dim, unpacked(fitted["documents"], dim), unpacked(fitted["queries"], dim))
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,11 +262,55 @@ class CentreByLength(Correction):
         return normalised(embeddings - self.of_queries(tokens))
 
     def _fitted(self) -> dict[str, Any]:
-        return {"documents": _curve_data(self.of_documents), "queries": _curve_data(self.of_queries)}
+        return {"documents": curve_data(self.of_documents), "queries": curve_data(self.of_queries)}
 
     @classmethod
     def _of(cls, recipe: Recipe, dim: int, fitted: Mapping[str, Any]) -> CentreByLength:
-        return cls(recipe, dim, _curve(fitted["documents"], dim), _curve(fitted["queries"], dim))
+        return cls(recipe, dim, curve_of(fitted["documents"], dim), curve_of(fitted["queries"], dim))
+
+
+@dataclass(frozen=True, eq=False)
+class CentreBy(Correction):
+    """Subtract the mean of the documents of each document's group, and the mean of all queries, and renormalise.
+
+        s(q, d) = cos(q − m_q, d − m_d(g))
+
+    g is the document's value of a column, such as its language. Groups of fewer than 30 documents have one mean together.
+    Where together they have fewer than 30, and of groups unknown at the fit, m_d is the mean of all documents. Queries have
+    one mean, whatever their group: whichever mean is taken off q, the mean of ⟨q, d − m_d(g)⟩ over a group is 0.
+    """
+
+    of_documents: Float[np.ndarray, " dim"]
+    """The mean of all documents."""
+    of_queries: Float[np.ndarray, " dim"]
+    """m_q."""
+    of_groups: Float[np.ndarray, "mean dim"]
+    """The values of m_d(g)."""
+    mean_of: Mapping[str, int]
+    """Which of them each group has."""
+
+    def _documents(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        of_all = len(self.of_groups)
+        places = [self.mean_of.get(group, of_all) for group in tokens.tolist()]
+        return normalised(embeddings - np.concatenate([self.of_groups, self.of_documents[None]])[places])
+
+    def _queries(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+        return normalised(embeddings - self.of_queries)
+
+    def _fitted(self) -> dict[str, Any]:
+        means = {"documents": packed(self.of_documents), "queries": packed(self.of_queries)}
+        return means | {"groups": packed(self.of_groups), "mean_of": dict(self.mean_of)}
+
+    @classmethod
+    def _of(cls, recipe: Recipe, dim: int, fitted: Mapping[str, Any]) -> CentreBy:
+        mean_of = dict(fitted["mean_of"])
+        if not all(isinstance(group, str) and type(mean) is int for group, mean in mean_of.items()):
+            raise ValueError("a group needs a name and the number of its mean")
+        used = sorted(set(mean_of.values()))
+        if used != list(range(len(used))):
+            raise ValueError("the numbers of the groups' means have gaps")
+        of_documents, of_queries = (unpacked(fitted[side], dim) for side in ("documents", "queries"))
+        return cls(recipe, dim, of_documents, of_queries, unpacked(fitted["groups"], len(used), dim), mean_of)
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,13 +339,13 @@ class Linear(Correction):
         return normalised((embeddings - self.of_queries) @ self.matrix)
 
     def _fitted(self) -> dict[str, Any]:
-        means = {"documents": _packed(self.of_documents), "queries": _packed(self.of_queries)}
-        return means | {"matrix": _packed(self.matrix)}
+        means = {"documents": packed(self.of_documents), "queries": packed(self.of_queries)}
+        return means | {"matrix": packed(self.matrix)}
 
     @classmethod
     def _of(cls, recipe: Recipe, dim: int, fitted: Mapping[str, Any]) -> Linear:
-        of_documents, of_queries = (_unpacked(fitted[side], dim) for side in ("documents", "queries"))
-        return cls(recipe, dim, of_documents, of_queries, _unpacked(fitted["matrix"], dim, dim))
+        of_documents, of_queries = (unpacked(fitted[side], dim) for side in ("documents", "queries"))
+        return cls(recipe, dim, of_documents, of_queries, unpacked(fitted["matrix"], dim, dim))
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,15 +386,15 @@ class Csls(Correction):
         return float(np.sqrt(1.0 + self.weight**2)) * (1 + 1e-6)  # Norms in float32 may exceed 1.
 
     def _fitted(self) -> dict[str, Any]:
-        return {"asking": _packed(self.asking), "asking_texts": len(self.asking)}
+        return {"asking": packed(self.asking), "asking_texts": len(self.asking)}
 
     @classmethod
     def _of(cls, recipe: Recipe, dim: int, fitted: Mapping[str, Any]) -> Csls:
-        return cls(recipe, dim, _unpacked(fitted["asking"], int(fitted["asking_texts"]), dim))
+        return cls(recipe, dim, unpacked(fitted["asking"], int(fitted["asking_texts"]), dim))
 
 
 KINDS: dict[str, type[Correction]] = {
-    "length": Length, "centre": Centre, "centre_by_length": CentreByLength,
+    "length": Length, "centre": Centre, "centre_by_length": CentreByLength, "centre_by": CentreBy,
     "remove_mean_direction": Linear, "remove_top": Linear, "whiten": Linear, "csls": Csls,
 }  # fmt: skip
 """The class of each kind of correction."""
@@ -341,30 +404,3 @@ def normalised(rows: np.ndarray) -> np.ndarray:
     """Rows of unit norm; a row that is 0 stays 0."""
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / np.where(norms > 0, norms, 1.0))
-
-
-def _packed(values: np.ndarray) -> str:
-    """Numbers as base64 of little-endian float64, which JSON keeps to the bit."""
-    return base64.b64encode(np.ascontiguousarray(values, "<f8").tobytes()).decode()
-
-
-def _unpacked(text: str, *shape: int) -> np.ndarray:
-    values = np.frombuffer(base64.b64decode(text, validate=True), "<f8").reshape(shape).astype(np.float64)
-    if not np.isfinite(values).all():
-        raise ValueError("numbers that are not finite")
-    return values
-
-
-def _curve_data(curve: Curve) -> dict[str, Any]:
-    values = curve.values.tolist() if curve.values.ndim == 1 else _packed(curve.values)
-    return {"tokens": list(curve.tokens), "values": values}
-
-
-def _curve(data: Mapping[str, Any], *shape: int) -> Curve:
-    tokens = tuple(map(float, data["tokens"]))
-    values = _unpacked(data["values"], len(tokens), *shape) if shape else np.array(data["values"], np.float64)
-    if not tokens or len(values) != len(tokens) or not np.isfinite(values).all() or list(tokens) != sorted(set(tokens)):
-        raise ValueError("a curve needs ascending lengths and a finite value for each")
-    if tokens[0] < 1 - 1e-9:
-        raise ValueError("lengths below 1 token")
-    return Curve(tokens, values)

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from tempscale.correction.errors import CorrectionError
-from tempscale.correction.recipes import Recipe
+from tempscale.correction.recipes import Recipe, columns_of
 
 EXAMPLES = "dims:256, int8, bits, centre+bits, remove_top(1), length, tau:0.8, chunk:256, model:NAME"
 STORED = ("int8", "bits")
@@ -86,6 +86,11 @@ def _chunk_name(chunks: Chunks) -> str:
 def needs_queries(what: str) -> bool:
     """Whether a variant has a correction that is fitted to queries."""
     return any(Recipe.of(name).asks for name in step_names(what) if _is_recipe(name))
+
+
+def group_columns(what: str) -> tuple[str, ...]:
+    """The columns of groups that a variant's corrections depend on."""
+    return columns_of(name for name in step_names(what) if _is_recipe(name))
 
 
 def most_dims(what: str) -> int:

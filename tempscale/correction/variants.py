@@ -6,6 +6,7 @@ queries; the similarity is the inner product of a changed query and a changed do
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from tempscale.correction.errors import CorrectionError
 from tempscale.correction.fit import fit
+from tempscale.correction.recipes import Recipe
 from tempscale.correction.values import Centre, Correction, normalised
 from tempscale.correction.variant_names import step_names
 
@@ -24,12 +26,23 @@ _CODES = 255
 
 Rows = Float[np.ndarray, "text dim"]
 Lengths = Int[np.ndarray, " text"]
+Groups = Mapping[str, Sequence[str]]
+"""By column, the name of each text's group."""
+_NO_GROUPS: Groups = {}
+
+
+class _Texts(NamedTuple):
+    """Some texts that a step is fitted to."""
+
+    rows: Rows
+    tokens: Lengths | None
+    groups: Groups = _NO_GROUPS
 
 
 class _Step(Protocol):
     """A fitted step; both methods take and give float64."""
 
-    def documents(self, rows: Rows, tokens: Lengths) -> Rows:
+    def documents(self, rows: Rows, tokens: Lengths, groups: Groups = _NO_GROUPS) -> Rows:
         """Change documents."""
 
     def queries(self, rows: Rows, tokens: Lengths) -> Rows:
@@ -42,7 +55,7 @@ class _Dims:
 
     dims: int
 
-    def documents(self, rows: Rows, tokens: Lengths) -> Rows:
+    def documents(self, rows: Rows, tokens: Lengths, groups: Groups = _NO_GROUPS) -> Rows:
         return normalised(rows[:, : self.dims])
 
     def queries(self, rows: Rows, tokens: Lengths) -> Rows:
@@ -64,7 +77,7 @@ class _Codes:
         low = rows.min(0)
         return cls(low, (rows.max(0) - low) / _CODES)
 
-    def documents(self, rows: Rows, tokens: Lengths) -> Rows:
+    def documents(self, rows: Rows, tokens: Lengths, groups: Groups = _NO_GROUPS) -> Rows:
         step = np.where(self.step > 0, self.step, 1.0)
         codes = np.clip(np.rint((rows - self.low) / step), 0, _CODES)
         held: Rows = self.low + codes * self.step
@@ -77,7 +90,7 @@ class _Codes:
 class _Signs:
     """Both sides as signs ±1, a 0 as −1: their inner product is d − 2h, h the bits that differ."""
 
-    def documents(self, rows: Rows, tokens: Lengths) -> Rows:
+    def documents(self, rows: Rows, tokens: Lengths, groups: Groups = _NO_GROUPS) -> Rows:
         return np.where(rows > 0, 1.0, -1.0)
 
     def queries(self, rows: Rows, tokens: Lengths) -> Rows:
@@ -89,10 +102,12 @@ class _Corrected(NamedTuple):
 
     correction: Correction
 
-    def documents(self, rows: Rows, tokens: Lengths) -> Rows:
+    def documents(self, rows: Rows, tokens: Lengths, groups: Groups = _NO_GROUPS) -> Rows:
         if isinstance(self.correction, Centre) and not self.correction.unit:
             return np.asarray(rows - self.correction.of_documents)
-        return np.asarray(self.correction.documents(torch.from_numpy(rows), torch.from_numpy(tokens)), np.float64)
+        of_column = _groups_for(self.correction.recipe, groups)
+        moved = self.correction.documents(torch.from_numpy(rows), torch.from_numpy(tokens), groups=of_column)
+        return np.asarray(moved, np.float64)
 
     def queries(self, rows: Rows, tokens: Lengths) -> Rows:
         return np.asarray(self.correction.queries(torch.from_numpy(rows), torch.from_numpy(tokens)), np.float64)
@@ -118,6 +133,8 @@ class Variant:
         tokens: Int[Tensor, " text"],
         queries: Float[Tensor, "query dim"] | None = None,
         query_tokens: Int[Tensor, " query"] | None = None,
+        *,
+        groups: Groups = _NO_GROUPS,
     ) -> Variant:
         """Fit a variant's steps, each to what the steps before it make of the texts.
 
@@ -127,27 +144,29 @@ class Variant:
             tokens: the documents' lengths.
             queries: unit norm; needed by corrections that are fitted to queries.
             query_tokens: their lengths.
+            groups: the documents' groups by each column that a correction depends on.
 
         Raises:
             CorrectionError: it is no variant, has more dimensions than there are, or a correction cannot be fitted.
         """
         names, steps = step_names(what) if what else [], list[_Step]()
-        here, asking = documents.double().numpy(), None if queries is None else queries.double().numpy()
-        lengths = tokens.numpy()
-        asked = None if query_tokens is None else query_tokens.numpy()
+        here, lengths, asking = documents.double().numpy(), tokens.numpy(), None
+        if queries is not None:
+            asking = _Texts(queries.double().numpy(), None if query_tokens is None else query_tokens.numpy())
         for name in names:
-            step = _fitted(name, here, lengths, asking, asked)
+            step = _fitted(name, _Texts(here, lengths, groups), asking)
             steps.append(step)
-            here = step.documents(here, lengths)
-            asking = None if asking is None or asked is None else step.queries(asking, asked)
+            here = step.documents(here, lengths, groups)
+            if asking is not None:
+                asking = None if asking.tokens is None else asking._replace(rows=step.queries(asking.rows, asking.tokens))
         dim, last = here.shape[1], names[-1] if names else ""
         vector_bytes = {"int8": float(dim), "bits": float(-(-dim // 8))}.get(last, 4.0 * dim)
         return cls("+".join(names), tuple(steps), vector_bytes, 1 / dim if last == "bits" else 1.0)
 
-    def documents(self, rows: Rows, tokens: Lengths) -> Float[np.ndarray, "text more"]:
+    def documents(self, rows: Rows, tokens: Lengths, groups: Groups = _NO_GROUPS) -> Float[np.ndarray, "text more"]:
         """What an index would hold of some documents, as float32."""
         for step in self.steps:
-            rows = step.documents(rows.astype(np.float64), tokens)
+            rows = step.documents(rows.astype(np.float64), tokens, groups)
         return rows.astype(np.float32)
 
     def queries(self, rows: Rows, tokens: Lengths) -> Float[np.ndarray, "query more"]:
@@ -157,8 +176,9 @@ class Variant:
         return rows.astype(np.float32)
 
 
-def _fitted(name: str, rows: Rows, tokens: Lengths, queries: Rows | None, query_tokens: Lengths | None) -> _Step:
+def _fitted(name: str, texts: _Texts, queries: _Texts | None) -> _Step:
     """A step that is fitted to some documents and queries."""
+    rows = texts.rows
     if name == "int8":
         return _Codes.of(rows)
     if name == "bits":
@@ -168,6 +188,17 @@ def _fitted(name: str, rows: Rows, tokens: Lengths, queries: Rows | None, query_
         if dims > rows.shape[1]:
             raise CorrectionError(f"{name}: the vectors have {rows.shape[1]} dimensions")
         return _Dims(dims)
-    asking = None if queries is None else torch.from_numpy(queries)
-    asked = None if query_tokens is None else torch.from_numpy(query_tokens)
-    return _Corrected(fit(name, torch.from_numpy(rows), torch.from_numpy(tokens), asking, asked))
+    recipe = Recipe.of(name)
+    of_texts, asking = (
+        (None, None) if side is None else (torch.from_numpy(side.rows), _tensor(side.tokens)) for side in (texts, queries)
+    )
+    return _Corrected(fit(recipe, *of_texts, *asking, groups=_groups_for(recipe, texts.groups)))
+
+
+def _tensor(tokens: Lengths | None) -> Tensor | None:
+    return None if tokens is None else torch.from_numpy(tokens)
+
+
+def _groups_for(recipe: Recipe, groups: Groups) -> Sequence[str] | None:
+    """The groups that a correction depends on."""
+    return None if recipe.column is None else groups.get(recipe.column)

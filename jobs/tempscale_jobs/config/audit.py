@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -12,6 +13,7 @@ from tempscale.correction.variant_names import (
     by_model,
     canonical,
     embeds_again,
+    group_columns,
     model_of,
     needs_queries,
     temperature_of,
@@ -309,6 +311,12 @@ class AuditConfig(Command):
             raise ValueError(
                 f"what_if {asking[0]!r} is fitted to queries, and none are given: name them by --queries, or leave it out"
             )
+        for what in self.analysis.what_if:
+            if absent := [column for column in group_columns(what) if column not in self.by]:
+                raise ValueError(
+                    f"what_if {what!r} depends on the groups by '{absent[0]}', which is not among --by: add --by "
+                    f"{shlex.quote(absent[0])}, or leave it out"
+                )
         return self
 
     @model_validator(mode="after")

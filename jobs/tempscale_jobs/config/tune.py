@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator, model_validator
 
+from tempscale.correction.recipes import columns_of
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.command import Command
@@ -87,8 +88,8 @@ class Choosing(Intervals):
     ] = Field(
         CORRECTIONS,
         description="Corrections of the first temperature's embeddings to try, for which no text is embedded again: "
-        "length, centre, centre(unit), centre_by_length, remove_mean_direction, remove_top(K), whiten(POWER), "
-        "csls(K, WEIGHT), or none. With labels for retrieval; without labels length alone.",
+        "length, centre, centre(unit), centre_by_length, centre_by(COLUMN), remove_mean_direction, remove_top(K), "
+        "whiten(POWER), csls(K, WEIGHT), or none. With labels for retrieval; without labels length alone.",
     )
     _canonical = field_validator("corrections")(canonical_recipes)
     layers: Annotated[bool, Option("--layers/--no-layers", "Model and temperature")] = Field(
@@ -161,9 +162,27 @@ class TuneConfig(Command):
             )
         if self.tasks and self.execution.cache is not None:
             raise ValueError("a cache holds texts of a corpus, and scores do not read it; leave out execution.cache")
+        self._check_columns()
         if any(temperature.roles for temperature in self.temperatures()):
             raise ValueError("a temperature by role is no candidate; tempscale evaluate --role-grid tries pairs of roles")
         return self
+
+    def _check_columns(self) -> None:
+        """Raise a ValueError if a correction depends on a column that no document has."""
+        by_column = [recipe for recipe in self.choosing.corrections if columns_of([recipe])]
+        if not by_column:
+            return
+        (column,) = columns_of(by_column[:1])
+        if not self.tasks:
+            raise ValueError(
+                f"{by_column[0]} is chosen by scores and fitted to queries: give your own data by --task retrieval:FOLDER, "
+                "or leave it out"
+            )
+        if (named := next((task for task in self.tasks if isinstance(task, str)), None)) is not None:
+            raise ValueError(
+                f"{by_column[0]} reads the column '{column}' of documents, which task '{named}' of MTEB is not known to "
+                "have: give your own data by --task retrieval:FOLDER, or leave it out"
+            )
 
     def texts(self) -> Corpus:
         """The corpus; a sample of it unless `sample` or `limit` is given."""

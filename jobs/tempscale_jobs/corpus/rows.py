@@ -203,7 +203,7 @@ def usable(
         assert text_id is not None
         counts.usable += 1
         counts.unnamed += row.id is None
-        groups = tuple(None if group is NO_COLUMN else group_of(group) or NO_GROUP for group in row.groups.values())
+        groups = tuple(None if group is NO_COLUMN else named_group(group) for group in row.groups.values())
         of_document = None if document is None else digest_of(document)
         yield Usable(text_id, value, of_document, groups, row.place, digest, not new)
     if rejects is not None:
@@ -339,9 +339,14 @@ def group_of(value: Any) -> str | None:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def not_a_group(column: str, value: Any) -> str | None:
+def named_group(value: Any) -> str:
+    """The name of a text's group, from its value of a column."""
+    return group_of(value) or NO_GROUP
+
+
+def not_a_group(column: str, value: Any, by: str = "--by") -> str | None:
     """The reason why a value of a column names no group: it is nested, or no text that can be written."""
-    named = f"the value of '{column}', named by --by,"
+    named = f"the value of '{column}', named by {by},"
     if isinstance(value, Unreadable):
         return f"{named} cannot be read"
     if isinstance(value, (Mapping, list, tuple, np.ndarray)):

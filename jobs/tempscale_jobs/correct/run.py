@@ -109,8 +109,11 @@ def _plan(config: CorrectConfig, storage: Storage, saved: Saved) -> tuple[tuple[
     state = sources.identity(embeddings, config.out)
     if storage.exists(PLANNED):
         sources.check_unchanged(embeddings, config.out, storage.read_json(PLANNED)["source_state"])
-    planned = units.plan(embeddings, units.columns_of(embeddings), config.out)
+    groups = correction.recipe.column if config.side == "documents" else None
+    planned = units.plan(embeddings, units.columns_of(embeddings, groups), config.out)
     units.check_lengths(embeddings, planned)
+    if groups is not None:
+        units.check_groups(embeddings, planned, groups)
     width = units.other_dimensions(embeddings, planned, correction.dim)
     if width is not None:
         raise UsageError(

@@ -23,7 +23,7 @@ from tempscale.correction.values import Correction
 from tempscale_jobs.config.correct import Embeddings
 from tempscale_jobs.corpus import hub, readers, sources, stores, vectors
 from tempscale_jobs.corpus.readers import KINDS, Columns, suffix
-from tempscale_jobs.corpus.rows import Rejects, whole_length
+from tempscale_jobs.corpus.rows import Rejects, named_group, not_a_group, whole_length
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import numbered_in, of_unit
 from tempscale_jobs.runs.memory import return_freed
@@ -69,14 +69,20 @@ class Task:
     side: str
     equal_norms: bool
 
+    @property
+    def of_documents(self) -> bool:
+        """Whether documents are corrected."""
+        return self.side == "documents"
+
     def done(self, unit: int) -> str:
         """The name of the file that marks a unit as finished."""
         return f"{of_unit('corrected', unit)}.json"
 
 
-def columns_of(given: Embeddings) -> Columns:
-    """The required columns of every file."""
-    needed: dict[str, str | None] = {given.column: "--embedding-column"}
+def columns_of(given: Embeddings, groups: str | None = None) -> Columns:
+    """The required columns of every file; `groups` is that of the groups that the correction depends on."""
+    needed: dict[str, str | None] = {} if groups is None else {groups: None}
+    needed[given.column] = "--embedding-column"
     if given.length_column is not None:
         needed[given.length_column] = "--length-column"
     return Columns(needed, {}, {})
@@ -171,6 +177,14 @@ def check_lengths(given: Embeddings, units: tuple[RowGroups, ...]) -> None:
         raise UsageError(f"column '{given.length_column}' of '{file}' holds '{text}'; lengths are numbers")
 
 
+def check_groups(given: Embeddings, units: tuple[RowGroups, ...], column: str) -> None:
+    """Raise a UsageError if the first value of the column of groups is nested."""
+    if (first := next(batches(given, units[0]), None)) is not None:
+        cells = (cell for cell in readers.values(first.column(column).combine_chunks()) if cell is not None)
+        if (problem := not_a_group(column, next(cells, None), "the correction")) is not None:
+            raise UsageError(f"embeddings '{masked(given.source)}': {problem}")
+
+
 def other_dimensions(given: Embeddings, units: tuple[RowGroups, ...], wanted: int) -> int | None:
     """The most frequent dimensions if no embedding that is read has the `wanted` ones; None if one has, or all are null."""
     # All of the first unit is looked at, and the first rows of the others: how many rows fit is known when all are read.
@@ -237,7 +251,7 @@ def _written(task: Task, unit: RowGroups, number: int, waiting: list[pa.Table]) 
 def moved_rows(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
     """The usable rows of a batch with corrected embeddings, and why the others are not usable, by number."""
     embeddings, correction = task.given, task.correction
-    needed = correction.needs_tokens if task.side == "documents" else correction.needs_query_tokens
+    needed = correction.needs_tokens if task.of_documents else correction.needs_query_tokens
     column = batch.column(embeddings.column).combine_chunks()
     wrong = dict[int, str]()
     sizes = pc.fill_null(pc.list_value_length(column), -1).to_numpy(zero_copy_only=False)
@@ -253,6 +267,8 @@ def moved_rows(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
         for k in (k for k, length in enumerate(whole) if length is None):
             stored = "null" if tokens_of[k] is None else str(tokens_of[k])[:_SHOWN]
             wrong.setdefault(k, f"the length is {stored}; it must be a whole number of tokens from 1 on")
+    groups, unnamed = _groups(task, batch)
+    wrong = unnamed | wrong
     usable = np.setdiff1d(np.arange(batch.num_rows), list(wrong))
     flat = column.take(pa.array(usable)).flatten()
     rows = pc.fill_null(pc.cast(flat, pa.float64(), safe=False), float("nan")).to_numpy(zero_copy_only=False)
@@ -260,9 +276,22 @@ def moved_rows(task: Task, batch: pa.Table) -> tuple[pa.Table, dict[int, str]]:
     wrong |= {int(usable[k]): reason for k, reason in refused.items()}
     good = np.setdiff1d(np.arange(len(usable)), list(refused))
     rows, usable = rows[good], usable[good]
-    move = correction.documents if task.side == "documents" else correction.queries
     tokens = torch.from_numpy(lengths[usable].astype(np.int64)) if needed else None
-    moved = move(torch.from_numpy(rows), tokens, equal_norms=task.equal_norms).numpy()
+    if task.of_documents:
+        of_rows = None if groups is None else [groups[k] for k in usable.tolist()]
+        moved = correction.documents(torch.from_numpy(rows), tokens, groups=of_rows, equal_norms=task.equal_norms).numpy()
+    else:
+        moved = correction.queries(torch.from_numpy(rows), tokens, equal_norms=task.equal_norms).numpy()
     place = batch.column_names.index(embeddings.column)
     usable_rows = batch.take(pa.array(usable))
     return usable_rows.set_column(place, embeddings.column, parts.fixed_lists(moved)), wrong
+
+
+def _groups(task: Task, batch: pa.Table) -> tuple[list[str] | None, dict[int, str]]:
+    """The groups of documents, where the correction depends on them, and why rows have none, by number."""
+    column = task.correction.recipe.column
+    if column is None or not task.of_documents:
+        return None, {}
+    cells = readers.values(batch.column(column).combine_chunks())
+    problems = {k: not_a_group(column, cell, "the correction") for k, cell in enumerate(cells)}
+    return list(map(named_group, cells)), {k: problem for k, problem in problems.items() if problem is not None}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tempscale.correction.recipes import columns_of
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.evaluate import documents, tasks
 from tempscale_jobs.evaluate.corrected import Corrections
@@ -34,6 +35,7 @@ def work(evaluation: Evaluation, crew: Crew, model: Model, stage: Stage) -> tupl
         "lengths_by": run.models[0].name, "settings_of_lengths": run.models[0].settings,
         "max_length": run.models[0].max_length, "piece_texts": tasks.PIECE_TEXTS,
         "reference": evaluation.given[0].canonical, "corrections": evaluation.corrections.model_dump(),
+        "columns": columns_of(evaluation.corrections.recipes),
     }  # fmt: skip
     for unit in evaluation.units:
         state = evaluation.states[unit.name]

@@ -5,7 +5,7 @@ A correction is fitted on the documents and the development queries alone, so th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from tempscale.correction.fit import fit
+from tempscale.correction.recipes import Recipe
 from tempscale.correction.values import Correction, normalised
 from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.evaluate.analyses import held_out
@@ -22,6 +23,8 @@ if TYPE_CHECKING:  # It imports mteb, which may not be installed.
 
 FITTED = 100_000
 """The most documents that a correction is fitted on; of more a random sample is taken."""
+Groups = Mapping[str, Mapping[str, str]]
+"""By column, the group of each document, by id."""
 SHOWN, FIFTHS = 10, 5
 """The places of a result list that count for exposure, and the number of equally large length intervals."""
 
@@ -76,17 +79,19 @@ class Sides(NamedTuple):
             fields.append(np.array([n for texts in calls for n in texts.whole], np.int64))
         return cls(*fields)
 
-    def fitted(self, recipe: str, how: Corrections) -> Correction:
-        """A correction fitted on the documents, or a sample of them, and on the development queries."""
+    def fitted(self, recipe: str, how: Corrections, groups: Groups) -> Correction:
+        """A correction fitted on the documents, or a sample of them, with their groups, and on the development queries."""
         chosen: Any = slice(None)
         if len(self.document_ids) > FITTED:
             sample = set(seeded_sample(self.document_ids, FITTED, how.seed))
             chosen = np.array([name in sample for name in self.document_ids])
+        ids = np.array(self.document_ids, dtype=object)[chosen].tolist()
         development = ~how.are_held_out(self.query_ids)
         documents, lengths = self.documents[chosen], np.maximum(self.document_lengths[chosen], 1)
         return fit(
             recipe, torch.from_numpy(documents), torch.from_numpy(lengths), torch.from_numpy(self.queries[development]),
             torch.from_numpy(np.maximum(self.query_lengths[development], 1)),
+            groups=groups_of(Recipe.of(recipe), ids, groups),
         )  # fmt: skip
 
 
@@ -120,8 +125,17 @@ def exposures(
     return rows
 
 
-def moved(correction: Correction, role: str, vectors: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+def groups_of(recipe: Recipe, ids: Sequence[str], groups: Groups) -> list[str] | None:
+    """The groups of documents that a correction depends on; None if it depends on none, or the task has no such column."""
+    if recipe.column is None or recipe.column not in groups:
+        return None
+    return [groups[recipe.column][text_id] for text_id in ids]
+
+
+def moved(correction: Correction, call: EncodedTexts, vectors: np.ndarray, groups: Groups) -> np.ndarray:
     """Corrected embeddings of one call."""
     rows = torch.from_numpy(normalised(vectors.astype(np.float64)).astype(np.float32))
-    tokens = torch.from_numpy(np.maximum(np.array(lengths, np.int64), 1))
-    return (correction.queries if role == "query" else correction.documents)(rows, tokens).numpy()
+    tokens = torch.from_numpy(np.maximum(np.array(call.whole, np.int64), 1))
+    if call.role == "query":
+        return correction.queries(rows, tokens).numpy()
+    return correction.documents(rows, tokens, groups=groups_of(correction.recipe, call.ids, groups)).numpy()

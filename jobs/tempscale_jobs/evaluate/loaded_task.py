@@ -11,7 +11,7 @@ from tempscale_jobs.evaluate.tasks import RunTask
 from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import actor
 
-_OF_TASK = ("unit", "state", "seed", "prompts", "edges", "lengths_by", "max_length", "piece_texts")
+_OF_TASK = ("unit", "state", "seed", "prompts", "edges", "lengths_by", "max_length", "piece_texts", "columns")
 """The arguments that decide a task and its model."""
 
 loaded: dict[str, tuple[Any, Any] | str] = {}
@@ -33,7 +33,7 @@ def load_once(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any]
             tokenizer = actor.tokenizer(
                 spec["lengths_by"], spec["max_length"], "truncate", digest=spec["settings_of_lengths"]
             )
-            task = tasks.load(unit, spec["seed"], tokenizer, spec["edges"])
+            task = tasks.load(unit, spec["seed"], tokenizer, spec["edges"], spec["columns"])
             if tasks.state(unit) != spec["state"]:
                 raise Changed(
                     f"task '{unit.name}' changed while it was read; start the same command again when nothing writes "

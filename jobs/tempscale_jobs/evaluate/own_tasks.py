@@ -18,7 +18,7 @@ from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.config.evaluate import OwnTask, TaskFile
 from tempscale_jobs.corpus import sources
 from tempscale_jobs.corpus.readers import Columns, utf8_or_bytes
-from tempscale_jobs.corpus.rows import usable_id, usable_text
+from tempscale_jobs.corpus.rows import named_group, not_a_group, usable_id, usable_text
 from tempscale_jobs.corpus.sources import IDS, id_in
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate.windows import Chosen, Labelled, TextsToTest, by_interval
@@ -38,12 +38,19 @@ _RELEVANCE = tuple(
 )
 
 
-def build(own: OwnTask, seed: int, tokenizer: Tokenizer | None = None, edges: Sequence[int] = ()) -> Any:
-    """A user's task with its data, as an mteb task; only `texts_per_interval` needs tokenizer and edges."""
+def build(
+    own: OwnTask, seed: int, tokenizer: Tokenizer | None = None, edges: Sequence[int] = (), columns: Sequence[str] = ()
+) -> Any:
+    """A user's task with its data, as an mteb task; only `texts_per_interval` needs tokenizer and edges.
+
+    A retrieval has `document_groups`: by each of `columns`, the group of each document, by id.
+    """
     if own.type == "classification":
         made = _classification(own, seed, tokenizer, edges)
+    elif own.type == "retrieval":
+        made = _retrieval(own, columns)
     else:
-        makers = {"retrieval": _retrieval, "reranking": _reranking, "clustering": _clustering, "sts": _sts}
+        makers = {"reranking": _reranking, "clustering": _clustering, "sts": _sts}
         made = makers[own.type](own)
     made.data_loaded = True
     return made
@@ -61,12 +68,24 @@ def _task(config: OwnTask, base: type, **attributes: Any) -> Any:
     return type(config.name, (base,), loaded | attributes)()
 
 
-def _retrieval(config: OwnTask) -> Any:
+def check_first(own: OwnTask, columns: Sequence[str]) -> None:
+    """Raise a UsageError if the first document lacks one of the columns of groups."""
+    next(iter(_documents(own, columns)), None)
+
+
+def _documents(config: OwnTask, columns: Sequence[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The rows of the documents of a retrieval, with the columns of groups."""
     assert config.corpus is not None
+    groups: dict[str, str | None] = dict.fromkeys(columns, "--correction 'centre_by(COLUMN)'")
+    return _rows(config, config.corpus, groups | {"text": None}, dict.fromkeys((*IDS, "title")))
+
+
+def _retrieval(config: OwnTask, columns: Sequence[str]) -> Any:
     assert config.queries is not None
     assert config.qrels is not None
     documents: dict[str, dict[str, str]] = {}
-    for place, values in _rows(config, config.corpus, {"text": None}, dict.fromkeys((*IDS, "title"))):
+    groups: dict[str, dict[str, str]] = {column: {} for column in columns}
+    for place, values in _documents(config, columns):
         key, text, title = (
             _id(config, place, id_in(values)),
             values["text"],
@@ -76,6 +95,10 @@ def _retrieval(config: OwnTask) -> Any:
         # BEIR has documents with a title only; mteb embeds title and text.
         is_title = bool(title and title.strip()) and (text is None or (isinstance(text, str | bytes) and not text.strip()))
         documents[key] = {"id": key, "title": title or "", "text": "" if is_title else _text(config, place, text)}
+        for column, named in groups.items():
+            if (problem := not_a_group(column, values[column], "--correction")) is not None:
+                raise _wrong(config, place, problem)
+            named[key] = named_group(values[column])
     queries: dict[str, dict[str, str]] = {}
     for place, values in _rows(
         config, config.queries, {"text": None} | dict.fromkeys(config.where, "where"), dict.fromkeys(IDS)
@@ -85,7 +108,7 @@ def _retrieval(config: OwnTask) -> Any:
             _new(config, place, key, queries)
             queries[key] = {"id": key, "text": _text(config, place, values["text"], "query")}
     relevant = _relevant(config, documents, queries)
-    task = _task(config, AbsTaskRetrieval)
+    task = _task(config, AbsTaskRetrieval, document_groups=groups)
     data = {
         "corpus": Dataset.from_list(list(documents.values())), "queries": Dataset.from_list(list(queries.values())),
         "relevant_docs": relevant, "top_ranked": None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tempscale.correction.recipes import columns_of
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs import lifecycle
 from tempscale_jobs.config.evaluate import EvaluateConfig
@@ -41,7 +42,7 @@ def evaluate(config: EvaluateConfig, journal: Journal, *, fresh: bool = False) -
         stage.note = f"{count(len(units), 'task')}: {', '.join(names)}"
     with lifecycle.locked(config, journal, fresh=fresh) as opening:
         if opening.will_read:
-            tasks.check(units, config.seed)
+            tasks.check(units, config.seed, columns_of(config.corrected.recipes))
         with opening.run() as life:
             edges = tuple(config.analysis.intervals)
             evaluation = Evaluation(life.run, units, config.embedding, edges, config.seed, config.corrected)

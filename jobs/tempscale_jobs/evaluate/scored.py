@@ -89,19 +89,20 @@ def _corrected(scoring: _Scoring, parts: list[tuple[str, str]], corrections: Cor
     """Score a retrieval again with each correction of the embeddings of the last call of mteb."""
     task, model, temperature, embedded, record = scoring
     sides = {part: Sides.of([texts for texts in model.seen if (texts.split, texts.subset) == part]) for part in parts}
+    groups = getattr(task, "document_groups", {})
     here = {part: {"task": task.metadata.name, "split": part[0], "subset": part[1]} for part in parts}
     shown = [row for part in parts for row in exposures(here[part], sides[part], record.queries[part][2], corrections)]
     results = [CorrectedScores(PLAIN, [], shown, [])]
     for recipe in corrections.recipes:
         try:
-            fitted = {part: part_sides.fitted(recipe, corrections) for part, part_sides in sides.items()}
+            fitted = {part: part_sides.fitted(recipe, corrections, groups) for part, part_sides in sides.items()}
         except CorrectionError as error:
             results.append(CorrectedScores(recipe, [], [], [], str(error)))
             continue
 
         def correct(call: EncodedTexts, vectors: np.ndarray, fitted: dict[Any, Correction] = fitted) -> np.ndarray:
             correction = fitted.get((call.split, call.subset))
-            return vectors if correction is None else moved(correction, call.role, vectors, call.whole)
+            return vectors if correction is None else moved(correction, call, vectors, groups)
 
         _reseed(task)
         model.begin(temperature, True, None, embedded, correct)

@@ -135,12 +135,12 @@ def library() -> Any:
     return mteb
 
 
-def load(unit: RunTask, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
-    """An mteb task with its data; only a user's task needs seed, tokenizer and edges."""
+def load(unit: RunTask, seed: int, tokenizer: Any, edges: Sequence[int], columns: Sequence[str] = ()) -> Any:
+    """An mteb task with its data; only a user's task needs seed, tokenizer, edges and the `columns` of `build`."""
     if unit.own is not None:
         from tempscale_jobs.evaluate.own_tasks import build  # It imports mteb, which may not be installed.
 
-        return build(OwnTask.model_validate(unit.own), seed, tokenizer, edges)
+        return build(OwnTask.model_validate(unit.own), seed, tokenizer, edges, columns)
     mteb = library()
     if unit.benchmark is None:
         task = mteb.get_task(unit.name)
@@ -160,9 +160,11 @@ def load(unit: RunTask, seed: int, tokenizer: Any, edges: Sequence[int]) -> Any:
     return task
 
 
-def check(units: Sequence[RunTask], seed: int) -> None:
-    """Raise a UsageError if the files of a user's task cannot be used; at most 64 MB are read for this."""
-    from tempscale_jobs.evaluate.own_tasks import build  # It imports mteb, which may not be installed.
+def check(units: Sequence[RunTask], seed: int, columns: Sequence[str] = ()) -> None:
+    """Raise a UsageError if the files of a user's task cannot be used; at most 64 MB are read for this, and one row of
+    larger documents that need `columns`.
+    """
+    from tempscale_jobs.evaluate.own_tasks import build, check_first  # It imports mteb, which may not be installed.
 
     for unit in units:
         if unit.own is None:
@@ -172,8 +174,11 @@ def check(units: Sequence[RunTask], seed: int) -> None:
             raise UsageError(current["problem"])
         sizes = {name: facts[0] for files in current.values() for name, facts in files.items() if isinstance(facts, list)}
         is_known = all(size is not None and sources.is_read_twice(name) for name, size in sizes.items())
+        own = OwnTask.model_validate(unit.own)
         if sizes and is_known and sum(sizes.values()) <= _READ_BYTES:
-            build(OwnTask.model_validate(unit.own), seed)
+            build(own, seed, columns=columns)
+        elif columns and own.corpus is not None and sources.is_read_twice(own.corpus):
+            check_first(own, columns)
 
 
 def state(unit: RunTask) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from tempscale.collapse.aggregates import Block, merge_tree
 from tempscale.collapse.cosine import nearest
 from tempscale.collapse.neighbours import NOBODY, Nearest
-from tempscale.correction.variant_names import by_model, chunks_of, embeds_again, temperature_of
+from tempscale.correction.variant_names import by_model, chunks_of, embeds_again, group_columns, temperature_of
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import Model, Run, dimensions, is_whole
@@ -25,7 +25,7 @@ from tempscale_jobs.steps import blocks, cut_texts, other_models
 from tempscale_jobs.steps.blocks import Tiling
 from tempscale_jobs.steps.by_length import FITTED
 from tempscale_jobs.steps.cosine import gather
-from tempscale_jobs.steps.layout import layout, of_queries
+from tempscale_jobs.steps.layout import Layout, layout, of_queries
 from tempscale_jobs.steps.neighbours import Labels, others, shares_kept
 from tempscale_jobs.steps.pieces import of_askers
 from tempscale_jobs.steps.scope import Embedded
@@ -111,6 +111,25 @@ def _askers(scope: Embedded, queries: Run | None) -> Askers:
 # ---------------------------------------------------------------------------------------------- variants
 
 
+class _Groups(NamedTuple):
+    """The groups of some texts by one column."""
+
+    by: str
+    names: tuple[str, ...]
+    code: np.ndarray
+
+    @classmethod
+    def of(cls, texts: Layout, what: Sequence[str], places: Any) -> list[_Groups]:
+        """Those of the texts at some places, by each column that some variants depend on."""
+        columns = {column for name in what if name for column in group_columns(name)}
+        return [cls(own.by, own.names, own.code[places]) for own in texts.groupings if own.by in columns]
+
+
+def _named(groups: Sequence[_Groups], places: slice = slice(None)) -> dict[str, list[str]]:
+    """The name of each text's group, by column."""
+    return {own.by: [own.names[code] for code in own.code[places].tolist()] for own in groups}
+
+
 class _Variants(NamedTuple):
     """The vectors as they are, then each variant."""
 
@@ -127,22 +146,26 @@ def _fitted(scope: Embedded, askers: Askers, what: Sequence[str]) -> _Variants:
         asked = askers.layout.sample(FITTED)
         asking = askers.scope.embeddings(temperature, asked), np.maximum(askers.layout.tokens[asked], 1)
     texts = scope.embeddings(temperature, sample), np.maximum(scope.texts.tokens[sample], 1)
-    fitted = later(_fit, what, texts, asking)
+    fitted = later(_fit, what, texts, _Groups.of(scope.texts, what, sample), asking)
     (facts,) = results(scope.cluster, _facts, [(fitted,)], "variants")
     return _Variants(fitted, facts)
 
 
 def _fit(
-    what: Sequence[str], texts: tuple[np.ndarray, np.ndarray], queries: tuple[np.ndarray, np.ndarray] | None
+    what: Sequence[str],
+    texts: tuple[np.ndarray, np.ndarray],
+    groups: Sequence[_Groups],
+    queries: tuple[np.ndarray, np.ndarray] | None,
 ) -> list[Variant]:
-    """Some variants of vectors with these lengths."""
+    """Some variants of vectors with these lengths and groups."""
     import torch
 
     from tempscale.correction.variants import Variant
 
     asking = (None, None) if queries is None else tuple(map(torch.tensor, queries))
     with threadpool_limits(1):  # So that all workers give the same bytes.
-        return [Variant.fitted(name, *map(torch.tensor, texts), *asking) for name in what]
+        named = _named(groups)
+        return [Variant.fitted(name, *map(torch.tensor, texts), *asking, groups=named) for name in what]
 
 
 def _first(variants: Sequence[Variant]) -> list[Variant]:
@@ -166,7 +189,7 @@ def _search(scope: Embedded, temperature: Temperature, askers: Askers, variants:
         labels = askers.corpus.labels_of(askers.places)
     left = missing(grid.storage, [piece for group in groups for piece in group])
     asked = dict[int, Any]()
-    tokens = np.maximum(scope.texts.tokens, 1)
+    tokens, what = np.maximum(scope.texts.tokens, 1), [fact.what for fact in variants.facts]
 
     def pieces() -> Iterator[Piece]:
         for piece in scope.cluster.ordered(left):
@@ -177,7 +200,8 @@ def _search(scope: Embedded, temperature: Temperature, askers: Askers, variants:
                 embeddings = askers.scope.embeddings(temperature, here)
                 asked[group] = share(Asked(embeddings, np.maximum(askers.layout.tokens[here], 1), labels[numbers]))
             span = grid.panel(panel)
-            of_panel = _Panel(panel, tokens[bounds[span[0]][0] : bounds[span[-1]][1]], piece.files[0])
+            texts = slice(bounds[span[0]][0], bounds[span[-1]][1])
+            of_panel = _Panel(panel, tokens[texts], _Groups.of(scope.texts, what, texts), piece.files[0])
             yield piece._replace(arguments=(grid, of_panel, asked[group], variants.fitted))
 
     for _ in run_tasks(scope.cluster, _search_panel, pieces()):
@@ -198,6 +222,7 @@ class _Panel(NamedTuple):
     number: int
     tokens: np.ndarray
     """The lengths of its texts."""
+    groups: list[_Groups]
     target: str
     """The file of what is found."""
 
@@ -211,11 +236,12 @@ def _search_panel(grid: Tiling, panel: _Panel, asked: Asked, variants: Sequence[
     start = 0
     for number in grid.panel(panel.number):
         block = blocks.read_block(grid, number)
-        here = panel.tokens[start : start + len(block)]
+        texts = slice(start, start + len(block))
+        here, groups = panel.tokens[texts], _named(panel.groups, texts)
         start += len(block)
         rows, columns = _itself(asked.labels, block.labels)
         for v, variant in enumerate(variants):
-            held = replace(block, embeddings=variant.documents(block.embeddings, here))
+            held = replace(block, embeddings=variant.documents(block.embeddings, here, groups))
             found = nearest(Block(asking[v], block.interval[:0], asked.labels), [held], grid.neighbours + 1)
             near[v] = near[v].merged(others(found, asked.labels))
             for b in np.unique(held.interval).tolist():

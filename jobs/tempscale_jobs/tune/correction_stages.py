@@ -39,6 +39,8 @@ def sides(correction: Correction) -> dict[str, Stage | None]:
         same = np.array_equal(documents.mean, queries.mean)
         return {"": documents} if same else {"documents": documents, "queries": queries}
     reason = "on the lengths of texts" if correction.needs_tokens else "on the texts that ask"
+    if correction.recipe.column is not None:
+        reason = f"on the documents' values of '{correction.recipe.column}'"
     raise UsageError(
         f"{correction.canonical} depends {reason} and not on the embedding alone, so it is no stage of a model; tempscale "
         "correct applies it to embeddings"

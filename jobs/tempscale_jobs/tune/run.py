@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from tempscale.correction.recipes import columns_of
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit.run import audit
@@ -104,7 +105,7 @@ def _check_unchanged(config: TuneConfig, before: dict[str, Any], states: dict[st
 def _check_inputs(config: TuneConfig) -> None:
     """Raise if the first rows of the corpus, or the files of your own tasks, cannot be used."""
     if config.tasks:
-        tasks.check(tasks.expand(config.tasks), config.seed)
+        tasks.check(tasks.expand(config.tasks), config.seed, columns_of(config.choosing.corrections))
     else:
         peek.first_items(TextShards(config.texts(), Embedding.model_validate({}), config.out), config.out)
 

@@ -58,6 +58,11 @@ REFUSED = {
     "evaluate --task retrieval:mine": "qrels",
     "evaluate --task retrieval:half": "q9",
     "evaluate --task Nothing-Like-It": "Nothing-Like-It",
+    "audit --corpus texts.jsonl --queries q.jsonl --what-if centre_by(language)": "add --by language",
+    "audit --corpus texts.jsonl --by language --what-if centre_by(language)": "--queries",
+    "tune --task retrieval:whole --correction centre_by(language)": "no column 'language'",
+    "tune --task SciFact --correction centre_by(language)": "'SciFact'",
+    "correct --embeddings texts.parquet --embedding-column vector --correction grouped.json": "no column 'language'",
     "correct --embeddings texts.parquet --embedding-column v --correction fitted.json": "'v'",
     "correct --embeddings texts.jsonl --embedding-column vector --correction fitted.json": "Parquet",
     "correct --embeddings nothing.jsonl --embedding-column vector --correction fitted.json": "nothing.jsonl",
@@ -83,15 +88,18 @@ def folder(tmp_path_factory):
     (folder / "many").mkdir()
     for k in range(3):
         (folder / "many" / f"part-{k}.jsonl").write_text(as_lines(TEXTS))
-    for name in ("mine", "half"):
+    for name in ("mine", "half", "whole"):
         (folder / name).mkdir()
         (folder / name / "corpus.jsonl").write_text(as_lines([{"id": t["id"], "text": t["text"]} for t in TEXTS]))
         (folder / name / "queries.jsonl").write_text(as_lines([{"id": q["id"], "text": q["text"]} for q in QUERIES]))
     (folder / "half" / "qrels.jsonl").write_text(as_lines([{"query_id": "q9", "doc_id": "t1", "score": 1}]))
+    (folder / "whole" / "qrels.jsonl").write_text(as_lines([{"query_id": "q1", "doc_id": "t1", "score": 1}]))
     vectors = torch.nn.functional.normalize(torch.tensor([text["vector"] for text in TEXTS]), dim=1)
     vectors = vectors.repeat(20, 1)
     lengths = torch.arange(1, len(vectors) + 1)
     centred = fit("centre", vectors, lengths, vectors, lengths).as_data()
+    grouped = fit("centre_by(language)", vectors, None, vectors, groups=["de", "en"] * (len(vectors) // 2))
+    (folder / "grouped.json").write_text(json.dumps(grouped.as_data()))
     of = {"name": "another", "fingerprint": "0" * 64}
     (folder / "fitted.json").write_text(json.dumps({"model": of, "corrections": [centred]}))
     return folder

@@ -17,6 +17,11 @@ from tempscale.model import checkpoint
 
 pytestmark = pytest.mark.proof
 
+NO_STAGES = {
+    "length": "on the lengths", "centre_by_length": "on the lengths", "csls(5, 0.5)": "on the texts that ask",
+    "centre_by(language)": "on the documents' values of 'language'",
+}  # fmt: skip
+"""What each of these depends on, which is no embedding."""
 TEXTS = ["a short text", "attention is a low-pass filter that gets stronger with length " * 12, "zeros and ones " * 40]
 
 
@@ -34,8 +39,8 @@ def fitted(minilm, tmp_path_factory):
     tokens, asked = torch.arange(1, 501), torch.arange(1, 201)
     of = {"name": "minilm", "fingerprint": checkpoint.fingerprint(minilm), "temperature": "1.0"}
     found = {}
-    for recipe in ("centre", "centre(unit)", "remove_top(2)", "whiten(0.5)", "length", "centre_by_length", "csls(5, 0.5)"):
-        correction = fit(recipe, documents, tokens, queries, asked)
+    for recipe in ("centre", "centre(unit)", "remove_top(2)", "whiten(0.5)", *NO_STAGES):
+        correction = fit(recipe, documents, tokens, queries, asked, groups=["de", "en"] * 250)
         file = folder / f"{recipe}.json"
         file.write_text(json.dumps({"model": of, "corrections": [{"task": "a"} | correction.as_data()]}))
         found[recipe] = correction, file
@@ -122,11 +127,11 @@ def test_a_temperature_and_a_correction_of_its_embeddings_together(minilm, fitte
     np.testing.assert_allclose(found, by_hand(correction, "queries", rows), atol=1e-5)
 
 
-@pytest.mark.parametrize("recipe", ["length", "centre_by_length", "csls(5, 0.5)"])
+@pytest.mark.parametrize("recipe", NO_STAGES)
 def test_what_is_no_function_of_the_embedding_is_refused_by_name(minilm, fitted, tmp_path, recipe):
     code, told = export(minilm, fitted[recipe][1], tmp_path / "m")
     assert (code, list(tmp_path.iterdir())) == (2, [])
-    assert f"{recipe} depends" in told
+    assert f"{recipe} depends {NO_STAGES[recipe]}" in told
     assert "tempscale correct" in told
 
 

@@ -262,7 +262,9 @@ def test_a_recipe_has_one_text(text, canonical):
 def test_recipes_are_read_back(kind, data):
     values = []
     for parameter in PARAMETERS[kind]:
-        if parameter.words:
+        if parameter.column:
+            values.append(data.draw(st.sampled_from(["language", "Source.name", "a b"])))
+        elif parameter.words:
             values.append(data.draw(st.sampled_from(parameter.words)))
         elif isinstance(parameter.default, int):
             values.append(data.draw(st.integers(int(parameter.least), int(min(parameter.most, 1000)))))
