@@ -86,9 +86,7 @@ def test_the_figures_are_those_of_an_audit_by_the_other_model(runs, who):
             assert one["exposure_change"] is None
     else:
         assert row["askers"] == ASKERS
-        assert row["collapse_gap"] == pytest.approx(
-            summary["collapse_gap"], abs=3 * row["collapse_gap_se_superpopulation"]
-        )
+        assert row["collapse_gap"] == pytest.approx(summary["collapse_gap"], abs=3 * row["collapse_gap_se_superpopulation"])
 
 
 def test_the_lengths_are_those_of_the_other_models_tokens(runs):
