@@ -186,8 +186,8 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
         f"(exposure {with_error(most['exposure'], most['exposure_se_superpopulation'])})."
     )
     _, after, verdicts = by_the_correction(tables, row, asked_by)
-    command = _correction(row, run, asked_by)
-    if command and verdicts.get(most["interval"]) == "fairer":
+    command = _correction(row, run, asked_by) if verdicts.get(most["interval"]) == "fairer" else ""
+    if command:
         moved = after[most["interval"]]
         kept = kept_by_correction(after, asked_by, Edges.of(run))
         claim += (

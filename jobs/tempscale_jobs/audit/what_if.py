@@ -12,7 +12,7 @@ from tempscale.correction.variant_names import chunks_of, model_of
 from tempscale_jobs.audit.findings import together
 from tempscale_jobs.report.charts import COLOURS, ends_known, with_ends
 from tempscale_jobs.report.findings import state
-from tempscale_jobs.report.sections import Drawing, Section, Table, drawn, group
+from tempscale_jobs.report.sections import Drawing, Section, Table, drawn, group, tabled
 from tempscale_jobs.report.text import count, interval_name, share, share_with_error, with_error
 
 Row = dict[str, Any]
@@ -27,6 +27,7 @@ def section(place: str, table: pl.DataFrame, edges: Sequence[int]) -> list[Secti
     return group(
         "What if the vectors were stored or changed in another way",
         drawn(place, "what-if", _drawing(variants, table, edges)),
+        tabled("what-if-by-group", _by_group(variants, table)),
         sentences=[sentence(row, table, edges) for row in variants if row["what"]],
     )
 
@@ -144,8 +145,18 @@ def _drawing(variants: Sequence[Row], table: pl.DataFrame, edges: Sequence[int])
     return Drawing(chart, Table((*heads, *(f"{interval_name(edge, edges)} tokens" for edge in lengths)), rows))
 
 
+def _by_group(variants: Sequence[Row], table: pl.DataFrame) -> Table:
+    """What each variant keeps and changes for the groups of the columns of --by."""
+    rows = table.filter(pl.col("by").is_not_null(), pl.col("by") != "length").to_dicts()
+    by_variant = {(row["by"], row["group"], row["what"]): row for row in rows}
+    names = [row["what"] for row in variants]
+    groups = dict.fromkeys((row["by"], row["group"]) for row in rows)
+    cells = [(*group, *(_cell(by_variant.get((*group, what))) for what in names)) for group in groups]
+    return Table(("column", "group", *(what or "as it is" for what in names)), cells)
+
+
 def _cell(row: Row | None) -> str:
-    """The neighbours that a length keeps, and the exposure that it has."""
+    """The neighbours that a length or group keeps, and the exposure that it has."""
     if row is None:
         return "–"
     kept = "–" if row["neighbours_kept"] is None else share(row["neighbours_kept"])

@@ -7,6 +7,7 @@ from command_line import in_process
 from whole_run import read_tables
 
 from tempscale.collapse import tiles
+from tempscale_jobs.audit.what_if import section
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.steps import what_if
@@ -92,6 +93,16 @@ def test_other_steps_follow_it(folder):
     plain, coded = (table.filter(what=what).row(0, named=True) for what in WHAT[:2])
     assert (plain["vector_bytes"], coded["vector_bytes"]) == (4 * DIM, DIM)
     assert coded["neighbours_kept"] == pytest.approx(plain["neighbours_kept"], abs=0.05)
+
+
+def test_the_page_has_a_row_for_each_group(folder):
+    tables = read_tables(folder / "run")
+    (table,) = [part.table for part in section("m0", tables["what_if"], [0, 40])[0].parts if part.table is not None]
+    rows = tables["what_if"].filter(by="source", what=WHAT[0]).to_dicts()
+    assert [cells[1] for cells in table.rows] == [row["group"] for row in rows]
+    at = table.heads.index(WHAT[0])
+    for cells, row in zip(table.rows, rows, strict=True):
+        assert f"exposure {row['exposure']:.2f}" in cells[at]
 
 
 @pytest.mark.proof
