@@ -78,6 +78,17 @@ def minilm():
 
 
 @pytest.fixture(scope="session")
+def mpnet():
+    """The folder of the real all-mpnet-base-v2: 768 dimensions, a window of 384."""
+    from mpnet import Unavailable, installed
+
+    try:
+        return installed()
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
 def once(tmp_path_factory):
     """A function that has a folder made once, for all of xdist's processes, with Ray where it is asked for."""
     root = tmp_path_factory.getbasetemp()

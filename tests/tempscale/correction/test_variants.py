@@ -115,13 +115,17 @@ def test_each_step_is_fitted_to_what_the_steps_before_it_make():
 # --- real vectors ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def real(minilm):
-    """Real embeddings, the first 300 of which ask."""
+ASKING_FIRST = 300
+
+
+@pytest.fixture(scope="module", params=[("minilm", 1500), ("mpnet", 600)], ids=["minilm", "mpnet"])
+def real(request):
+    """Real embeddings of two models, the first 300 of which ask."""
     from benchmarks.measuring import texts
     from tempscale.model.encoder import Encoder
 
-    return Encoder.load(minilm).encode(texts(1500)).embeddings.numpy()
+    model, count = request.param
+    return Encoder.load(request.getfixturevalue(model), max_length=64).encode(texts(count), moments=False).embeddings.numpy()
 
 
 def nearest(similarity, k=10):
@@ -136,15 +140,15 @@ def kept(found, exact):
 @pytest.mark.parametrize("what", ["int8", "bits", "dims:256", "dims:128+bits"])
 def test_as_many_neighbours_are_kept_as_by_faiss(real, what):
     faiss = pytest.importorskip("faiss")
-    documents, asking = real, real[:300]
+    documents, asking = real, real[:ASKING_FIRST]
     exact = nearest(asking @ documents.T, 10)
     lengths = np.ones(len(documents), np.int64)
     variant = Variant.fitted(what, torch.from_numpy(documents), torch.from_numpy(lengths))
-    own = nearest(variant.queries(asking, lengths[:300]) @ variant.documents(documents, lengths).T)
+    own = nearest(variant.queries(asking, lengths[:ASKING_FIRST]) @ variant.documents(documents, lengths).T)
     if what.startswith("dims"):
         cut = np.ascontiguousarray(documents[:, : int(what.split(":")[1].split("+")[0])])
         faiss.normalize_L2(cut)
-        documents, asking = cut, cut[:300]
+        documents, asking = cut, cut[:ASKING_FIRST]
     if what.endswith("bits"):
         index = faiss.IndexBinaryFlat(documents.shape[1])
         index.add(np.packbits(documents > 0, axis=1))
