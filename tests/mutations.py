@@ -606,7 +606,7 @@ RESUMED = Subject(
         ("_cut", "run.storage.exists(SHARDED)", "False"),
         ("_cut_shard", "text.cut and k == len(cut) - 1", "text.cut"),
         ("_cut_shard", "text.document is None", "True"),
-        ("owners", "chunk_id.rpartition(...)[0]", "chunk_id.partition('#')[0]"),
+        ("owner", "chunk_id.rpartition(...)[0]", "chunk_id.partition('#')[0]"),
     )
     + of(
         f"{JOBS}/steps/factors.py",
@@ -1413,11 +1413,59 @@ SERVED = Subject(
         ("_Comparison._recall", "_linear(values, whole) - _linear(*every)", "_linear(values, whole)"),
         ("_Comparison._recall", "error is None or among.all()", "error is None"),
         ("_error", "documents is not None", "False"),
+        ("_Comparison.recall", "own.code[self.exact.place[:, :k]]", "own.code[self.served.first[:, :k]]"),
     )
     + of(
         f"{JOBS}/corpus/results.py",
         ("_check_distinct", "np.diff(column[order]) == 0", "np.diff(column[order]) == 1"),
         ("_rows", "rank is None or not 0 <= rank < _LARGEST_RANK", "rank is None"),
+    ),
+)
+
+AGAIN = Subject(
+    "texts embedded again for a variant, in windows and by other models",
+    ("tests/jobs/steps/test_late.py", "tests/jobs/steps/test_other_models.py"),
+    of(
+        f"{JOBS}/steps/late.py",
+        ("_together", "room < 0", "room <= 0"),
+        ("_together", "room = limit - length", "room = limit"),
+        ("windows", "begin - chunks[first][0]", "begin"),
+    )
+    + of(
+        "tempscale/model/tokens.py",
+        (
+            "Tokenizer.parts",
+            "np.array([end for _, end in encoding.offsets]) - len(self.prompt) - 1",
+            "np.array([end for _, end in encoding.offsets]) - 1",
+        ),
+        ("Tokenizer.parts", "np.maximum(last, 0)", "last"),
+    )
+    + of(
+        "tempscale/model/gathering.py",
+        (
+            "Troubles.by_text",
+            "{text: reason for i, reason in self.failed.items() for text in tokens.texts_of(i)}",
+            "{i: reason for i, reason in self.failed.items()}",
+        ),
+    )
+    + of(
+        f"{JOBS}/steps/cut_texts.py",
+        ("embed_chunks", "chunks.late", "False"),
+    )
+    + of(
+        f"{JOBS}/steps/what_if.py",
+        ("_by_model", "4.0 * width", "fact.vector_bytes"),
+        ("_in_whole_texts", "near.label[present]", "near.label.ravel()"),
+        ("_by_model", "whole.askers.layout.ids[whole.askers.places]", "askers.layout.ids[askers.places]"),
+    )
+    + of(
+        f"{JOBS}/steps/other_models.py",
+        ("run_of", "run.temperatures[:1]", "run.temperatures"),
+        ("forget", "(run, run.below('queries'))", "(run,)"),
+    )
+    + of(
+        f"{JOBS}/audit/what_if.py",
+        ("sentence", "model_of(row['what']) is not None", "False"),
     ),
 )
 
@@ -1529,5 +1577,5 @@ CENTRE_BY = Subject(
 
 SUBJECTS = (
     SWAP, VERIFY, BY_GROUP, SOURCES, SERVED, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
-    BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE, NAMED, CENTRE_BY,
+    BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE, NAMED, CENTRE_BY, AGAIN,
 )  # fmt: skip
