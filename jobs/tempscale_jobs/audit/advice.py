@@ -76,9 +76,10 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
         run: the content of run.json.
     """
     vectors_given, found = _vectors_given(run), Findings.read(tables["findings"])
+    winning = _some_win(tables, found, row, run)
     candidates = [
         _more_texts(row, found, run), _documents(row, run), None if vectors_given else _truncated(row, run),
-        _hubs(tables, row, run), _some_win(tables, found, row, run), None if vectors_given else _collapse(row, found, run),
+        _hubs(tables, row, run), winning, None if vectors_given else _collapse(row, found, run),
     ]  # fmt: skip
     lines = list[Advice]()
     for line in filter(None, candidates):
@@ -86,8 +87,11 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
             before = lines.pop()
             line = line._replace(claim=f"{before.claim} {line.claim}", figures=before.figures + line.figures)
         lines.append(line)
+    none_wins = _none_wins(tables, found, row) if lines and winning is None else None
     lines = lines[:_MOST] or [_nothing(found, row, run)]
-    return lines + [line for line in (_threshold(tables, row), _cost(tables, row, run)) if line is not None]
+    if "queries" not in run:
+        return lines
+    return lines + [line for line in (none_wins, _threshold(tables, row), _cost(tables, row, run)) if line is not None]
 
 
 def _vectors_given(run: dict[str, Any]) -> bool:
@@ -200,6 +204,14 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
     return Advice.to_run(figure, claim, _TUNE, _tuned(row, run))
 
 
+def _none_wins(tables: dict[str, pl.DataFrame], found: Findings, row: Row) -> Advice | None:
+    """That no length takes more than its share of the results of queries, where their errors are known."""
+    known = [r for r in exposures(tables, row, "queries") if found.at(exposed(r["interval"], "queries"), row).error]
+    if not known:
+        return None
+    return Advice("No length takes more than its share of the results of your queries beyond noise.")
+
+
 def _correction(row: Row, run: dict[str, Any], asked_by: str) -> str:
     """The command that corrects the vectors by the correction that the run has fitted; empty where no line can say it."""
     config = run["config"]
@@ -223,17 +235,16 @@ def _threshold(tables: dict[str, pl.DataFrame], row: Row) -> Advice | None:
     if not known or (most := known[0]["percentiles"]["99"]) is None:
         return None
     below, queries = calibration.queries_below(of_row(tables["query_cosines"], row), most)
-    none = share_with_error(below, (below * (1 - below) / max(1, queries)) ** 0.5)
+    share_below = share_with_error(below, (below * (1 - below) / max(1, queries)) ** 0.5)
+    without = f"{share_below} of your {queries:,} queries have no" if below else f"Each of your {queries:,} queries has a"
     return Advice(
-        f"A cosine of {number(most)} or more is rare: one in 100 pairs of a query and a text has it. {none} of your "
-        f"{queries:,} queries have no text that reaches it (section «Which cosine is high»)."
+        f"A cosine of {number(most)} or more is rare: one in 100 pairs of a query and a text has it. {without} text that "
+        "reaches it (section «Which cosine is high»)."
     )
 
 
-def _cost(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice | None:
+def _cost(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice:
     """What smaller vectors would cost a search with queries, or how to measure it."""
-    if "queries" not in run:
-        return None
     measured = of_row(tables["what_if"], row).to_dicts() if "what_if" in tables else []
     variants = [r for r in measured if r["by"] is None and r["what"]]
     if not variants:

@@ -11,6 +11,7 @@ from whole_run import read_record, read_report, read_tables
 from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.words import labelled
 from tempscale_jobs.report.text import Edges
+from tempscale_jobs.steps.calibration import queries_below, query_card
 
 TEXTS, QUERIES, DIM, K = 600, 200, 16, 10
 EDGES = (0, 64, 128)
@@ -50,6 +51,7 @@ def run(own, ray_session):
 
 def lines(run, **changed):
     tables, record = read_tables(run) | changed, read_record(run)
+    tables = {name: table for name, table in tables.items() if table is not None}  # Without findings they are made again.
     found = labelled(tables, Edges.of(record))
     return advice(found, found["collapse_summary"].row(0, named=True), record)
 
@@ -102,9 +104,22 @@ def test_a_threshold_and_the_cost_of_a_change_are_on_the_first_screen(run):
     row = read_tables(run)["what_if"].filter(pl.col("by").is_null(), what="int8").row(0, named=True)
     assert f"int8 keeps {100 * row['neighbours_kept']:.1f}" in told
     assert "one in 100 pairs of a query and a text has it" in told
-    assert f"of your {QUERIES} queries have no text that reaches it" in told
+    table = read_tables(run)["query_cosines"]
+    most = query_card(table)[0]["percentiles"]["99"]
+    below, _ = queries_below(table, most)
+    alone = f"Each of your {QUERIES} queries has a text that reaches it"
+    assert (f"of your {QUERIES} queries have no text that reaches it" if below else alone) in told
     page = read_report(run)
     assert page.index("one in 100 pairs of a query and a text has it") < page.index("In words")
+
+
+def test_where_no_length_wins_that_is_said_of_the_queries_searches(run):
+    tables = read_tables(run)
+    fair = tables["exposure"].with_columns(exposure=pl.lit(1.0))
+    gap = tables["collapse_summary"].with_columns(collapse_gap=pl.lit(0.5), collapse_gap_se_superpopulation=pl.lit(0.01))
+    told = [line.claim for line in lines(run, exposure=fair, collapse_summary=gap, findings=None)]
+    assert not any("found more often than their share" in claim for claim in told)
+    assert any("no length" in claim.lower() and "beyond noise" in claim for claim in told)
 
 
 def test_what_was_not_measured_is_named_with_its_command(run):
