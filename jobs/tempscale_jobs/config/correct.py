@@ -51,7 +51,7 @@ class CorrectConfig(Command):
     out: RunFolder = "runs/corrected"
     embeddings: Embeddings = Field(description="Which embeddings.")
     correction: Annotated[str, Option("--correction", "What is measured", "FILE", required=True)] = Field(
-        min_length=1, description="The fitted correction: a file of corrections/ in a run of tempscale tune."
+        min_length=1, description="The fitted correction: a file of corrections/ in a run of tempscale tune or audit."
     )
     fitted_on: Annotated[str | None, Option("--fitted-on", "What is measured", "TASK")] = Field(
         None, description="The task of the correction, if the file has several: TASK, or TASK/SPLIT/SUBSET."
