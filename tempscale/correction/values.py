@@ -88,8 +88,8 @@ class Correction(ABC):
         return checked(embeddings, tokens, needed, self.canonical, self.dim)
 
     @abstractmethod
-    def _documents(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """The corrected documents in float64; of a correction by groups, their names come in place of `tokens`."""
+    def _documents(self, embeddings: np.ndarray, of_texts: np.ndarray) -> np.ndarray:
+        """The corrected documents in float64; `of_texts` has their lengths, or for a correction by groups their groups."""
 
     @abstractmethod
     def _queries(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -191,8 +191,8 @@ class Length(Correction):
     needs_tokens = True
     needs_inner_product = True
 
-    def _documents(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        return np.concatenate([embeddings, -self.curve(tokens)[:, None]], 1)
+    def _documents(self, embeddings: np.ndarray, of_texts: np.ndarray) -> np.ndarray:
+        return np.concatenate([embeddings, -self.curve(of_texts)[:, None]], 1)
 
     def _queries(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         return np.concatenate([embeddings, np.ones((len(embeddings), 1))], 1)
@@ -226,7 +226,7 @@ class Centre(Correction):
         """Whether both sides are renormalised."""
         return self.recipe.parameters[0] == "unit"
 
-    def _documents(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    def _documents(self, embeddings: np.ndarray, of_texts: np.ndarray) -> np.ndarray:
         return normalised(embeddings - self.of_documents) if self.unit else embeddings
 
     def _queries(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -255,8 +255,8 @@ class CentreByLength(Correction):
     needs_tokens = True
     needs_query_tokens = True
 
-    def _documents(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        return normalised(embeddings - self.of_documents(tokens))
+    def _documents(self, embeddings: np.ndarray, of_texts: np.ndarray) -> np.ndarray:
+        return normalised(embeddings - self.of_documents(of_texts))
 
     def _queries(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         return normalised(embeddings - self.of_queries(tokens))
@@ -289,9 +289,9 @@ class CentreBy(Correction):
     mean_of: Mapping[str, int]
     """Which of them each group has."""
 
-    def _documents(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    def _documents(self, embeddings: np.ndarray, of_texts: np.ndarray) -> np.ndarray:
         of_all = len(self.of_groups)
-        places = [self.mean_of.get(group, of_all) for group in tokens.tolist()]
+        places = [self.mean_of.get(group, of_all) for group in of_texts.tolist()]
         return normalised(embeddings - np.concatenate([self.of_groups, self.of_documents[None]])[places])
 
     def _queries(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -332,7 +332,7 @@ class Linear(Correction):
     matrix: Float[np.ndarray, "dim dim"]
     """W."""
 
-    def _documents(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    def _documents(self, embeddings: np.ndarray, of_texts: np.ndarray) -> np.ndarray:
         return normalised((embeddings - self.of_documents) @ self.matrix)
 
     def _queries(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
@@ -371,7 +371,7 @@ class Csls(Correction):
         """w, the subtracted share of r."""
         return float(self.recipe.parameters[1])
 
-    def _documents(self, embeddings: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    def _documents(self, embeddings: np.ndarray, of_texts: np.ndarray) -> np.ndarray:
         near = np.empty(len(embeddings))
         for start in range(0, len(embeddings), _AT_ONCE):
             cosines = embeddings[start : start + _AT_ONCE] @ self.asking.T

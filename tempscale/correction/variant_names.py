@@ -13,7 +13,7 @@ STORED = ("int8", "bits")
 """Steps that say how numbers are stored, and come last."""
 _ALONE = {
     "length": "changes the similarity and", "csls": "changes the similarity and", "tau": "embeds the texts again and",
-    "chunk": "embeds the texts again and",
+    "chunk": "embeds the texts again and", "model": "embeds the texts again and",
 }  # fmt: skip
 """What stands for itself, and why: a similarity with a coordinate of its own, or vectors of their own."""
 _TAU, _CHUNK, _MODEL, _LATE = "tau:", "chunk:", "model:", ":late"
@@ -46,6 +46,8 @@ def step_names(what: str) -> list[str]:
     if (model := model_of(str(what).strip())) is not None:  # Its name may have any character.
         if not model:
             raise CorrectionError("model: needs the name of a model, as --model does")
+        if any(part.strip().startswith((*STORED, "dims:", *_ALONE)) for part in model.split("+")[1:]):
+            raise CorrectionError(f"{what!r}: model {_ALONE['model']} cannot be joined with other steps")
         return [f"{_MODEL}{model}"]
     names = [_name(part.strip(), what) for part in str(what).split("+")]
     kinds = [re.match(r"[a-z_0-9]+", name)[0] for name in names]  # type: ignore[index]
@@ -59,7 +61,7 @@ def step_names(what: str) -> list[str]:
 
 
 def _name(part: str, what: str) -> str:
-    if part in STORED:
+    if part in STORED or part.startswith(_MODEL):
         return part
     if (dims := re.fullmatch(r"dims:\s*(\d+)", part)) and int(dims[1]) > 0:
         return f"dims:{int(dims[1])}"

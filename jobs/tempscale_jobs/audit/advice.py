@@ -15,7 +15,7 @@ from tempscale_jobs.audit.named import hubs
 from tempscale_jobs.audit.verdict import compared
 from tempscale_jobs.audit.words import by_the_correction, kept_by_correction
 from tempscale_jobs.config.nights import NIGHT
-from tempscale_jobs.report.again import again, repeated
+from tempscale_jobs.report.again import again, hides, repeated
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.shell import folder_for, shell_line
 from tempscale_jobs.report.text import (
@@ -37,7 +37,11 @@ from tempscale_jobs.steps.by_length import name
 Row = dict[str, Any]
 _ASKED = {"corpus": "searches with the corpus's own texts", "queries": "your queries"}
 _TUNE = "To look for a temperature or a correction that lessens this, and to see what else it changes:"
-_CORRECT = "To correct the stored vectors (those of queries with --side queries):"
+_CORRECT = (
+    "To correct {which} vectors for an index that ranks by inner product (for another, add --equal-norms); those of queries "
+    "by the same command with --side queries:"
+)
+_PARQUET = (".parquet", ".pq")
 _SMALLER = ("--what-if", "int8", "--what-if", "bits")
 _MOST = 3
 _CUT = 0.02
@@ -152,8 +156,8 @@ def _truncated(row: Row, run: dict[str, Any]) -> Advice | None:
     )
     if any(chunks_of(what) for what in analysis.get("what_if", ())):
         return Advice(f"{claim} What chunks change is in the section «What if».", figures=("truncated_share",))
-    can_search = analysis.get("neighbours", 1) and analysis.get("exposure_sample", 1) and window >= LEAST_CHUNK
-    options = ("--what-if", f"chunk:{window}") if can_search else ("--long", "chunk")
+    can_cut = _can_ask(run) and window >= LEAST_CHUNK
+    options = ("--what-if", f"chunk:{window}") if can_cut else ("--long", "chunk")
     command = again(run, row["model"], "audit", *options, beside="chunks")
     return Advice.to_run("truncated_share", claim, "To measure what that changes:", command)
 
@@ -167,7 +171,7 @@ def _hubs(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Adv
     filled = share(sum(r["times"] for r in found) / (found[0]["askers"] * found[0]["k"]))
     of = "the results of your queries" if asked_by == "queries" else "all places in the lists of nearest texts"
     is_listed = row["model"] == next(iter(run.get("models", {})), row["model"]) and any(r["goes"] for r in found)
-    listed = f" ({run['config']['out']}/{REMOVE} lists what may go)" if is_listed else ""
+    listed = f" ({_folder(run)}/{REMOVE} lists what may go)" if is_listed else ""
     claim = (
         f"{count(len(found), 'text')} {'takes' if len(found) == 1 else 'take'} {filled} of {of}{listed}, each at least "
         f"{TIMES} times as many as the mean text of its length."
@@ -195,38 +199,49 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
         moved = after[most["interval"]]
         kept = kept_by_correction(after, asked_by, Edges.of(run))
         claim += (
-            f" The correction by length that this run has fitted makes that "
-            f"{with_error(moved['exposure'], moved['exposure_se_superpopulation'])} without embedding again"
+            " This run has fitted a correction by length: with it the exposure is "
+            f"{with_error(moved['exposure'], moved['exposure_se_superpopulation'])}, and nothing is embedded again."
         )
-        claim += f", and keeps {kept}." if kept else "."
-        return Advice.to_run(figure, claim, _CORRECT, command)
+        claim += f" It keeps {kept}." if kept else ""
+        of_sample = run["corpus"]["analysed"] < run["corpus"]["usable"] and not vectors_given
+        return Advice.to_run(figure, claim, _CORRECT.format(which="this sample's" if of_sample else "the"), command)
     claim += " If all chunks are equally long, length gives none an advantage." + (ask if asked_by == "corpus" else "")
     return Advice.to_run(figure, claim, _TUNE, _tuned(row, run))
 
 
 def _none_wins(tables: dict[str, pl.DataFrame], found: Findings, row: Row) -> Advice | None:
     """That no length takes more than its share of the results of queries, where their errors are known."""
-    known = [r for r in exposures(tables, row, "queries") if found.at(exposed(r["interval"], "queries"), row).error]
+    rows = exposures(tables, row, "queries")
+    known = [r for r in rows if found.at(exposed(r["interval"], "queries"), row).error]
     if not known:
         return None
-    return Advice("No length takes more than its share of the results of your queries beyond noise.")
+    rest = f"; {count(len(rows) - len(known), 'length')} more with too few texts to tell" if len(known) < len(rows) else ""
+    lengths = f"None of {count(len(known), 'length')} takes more than its share of the results of your queries beyond noise"
+    return Advice(f"{lengths}{rest}.")
 
 
 def _correction(row: Row, run: dict[str, Any], asked_by: str) -> str:
     """The command that corrects the vectors by the correction that the run has fitted; empty where no line can say it."""
-    config = run["config"]
+    config, root = run["config"], _folder(run)
     temperature, label = Temperature.of(1.0), GIVEN.label
     if _vectors_given(run):
         corpus = config["corpus"]
-        if corpus.get("length_column") is None or config.get("night") is not None:
+        changed = corpus.get("dims") or corpus.get("bits") or corpus.get("scale", 1.0) != 1.0
+        is_table = corpus["source"].endswith(_PARQUET) and not hides(corpus["source"])
+        if changed or not is_table or corpus.get("length_column") is None:
             return ""
         vectors = ["--embeddings", corpus["source"], "--embedding-column", corpus["embedding_column"]]
         vectors += ["--length-column", corpus["length_column"]]
     else:
         temperature, label = Temperature.of(config["embedding"]["temperatures"][0]), row["model"]
-        vectors = ["--embeddings", f"{config['out']}/{place('texts', label, temperature)}", "--length-column", "tokens"]
-    words = ["tempscale", "correct", *vectors, "--correction", f"{config['out']}/{name(label, temperature, asked_by)}"]
-    return shell_line([*words, "--out", folder_for(words, config["out"], "corrected")])
+        vectors = ["--embeddings", f"{root}/{place('texts', label, temperature)}", "--length-column", "tokens"]
+    words = ["tempscale", "correct", *vectors, "--correction", f"{root}/{name(label, temperature, asked_by)}"]
+    return "" if hides(root) else shell_line([*words, "--out", folder_for(words, config["out"], "corrected")])
+
+
+def _folder(run: dict[str, Any]) -> str:
+    """The run's folder, as the begin of a path."""
+    return str(run["config"]["out"]).rstrip("/")
 
 
 def _threshold(tables: dict[str, pl.DataFrame], row: Row) -> Advice | None:
@@ -235,27 +250,35 @@ def _threshold(tables: dict[str, pl.DataFrame], row: Row) -> Advice | None:
     if not known or (most := known[0]["percentiles"]["99"]) is None:
         return None
     below, queries = calibration.queries_below(of_row(tables["query_cosines"], row), most)
-    share_below = share_with_error(below, (below * (1 - below) / max(1, queries)) ** 0.5)
-    without = f"{share_below} of your {queries:,} queries have no" if below else f"Each of your {queries:,} queries has a"
+    without = f"; {share(below)} of {queries:,} queries have no text that reaches it" if below else ""
     return Advice(
-        f"A cosine of {number(most)} or more is rare: one in 100 pairs of a query and a text has it. {without} text that "
-        "reaches it (section «Which cosine is high»)."
+        f"A cosine of {number(most)} or more is rare: only 1 of 100 pairs of a query and a text reaches it{without} "
+        "(section «Which cosine is high»)."
     )
 
 
-def _cost(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice:
+def _cost(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> Advice | None:
     """What smaller vectors would cost a search with queries, or how to measure it."""
-    measured = of_row(tables["what_if"], row).to_dicts() if "what_if" in tables else []
-    variants = [r for r in measured if r["by"] is None and r["what"]]
-    if not variants:
-        command = again(run, row["model"], "audit", *_SMALLER, beside="what-if")
-        return Advice("What smaller vectors would cost your searches was not measured.", command, (), "To measure it:")
+    rows = [r for r in of_row(tables["what_if"], row).to_dicts() if r["by"] is None] if "what_if" in tables else []
+    whole = {r["vector_bytes"] for r in rows if not r["what"]}
+    smaller = [r for r in rows if r["neighbours_kept"] is not None and r["vector_bytes"] < max(whole)]
+    if not smaller:
+        command = again(run, row["model"], "audit", *_SMALLER, beside="what-if") if _can_ask(run) else ""
+        claim = "What smaller vectors would cost your searches was not measured."
+        return Advice(claim, command, (), "To measure it:") if command else None
     kept = [
         f"{r['what']} keeps {share_with_error(r['neighbours_kept'], r['neighbours_kept_se'])}"
-        for r in variants
-        if r["neighbours_kept"] is not None
+        for r in sorted(smaller, key=lambda r: -r["vector_bytes"])
     ]
-    return Advice(f"Of the nearest texts of your queries {', '.join(kept[:_MOST])} (section «What if»).")
+    more = f", and {len(kept) - _MOST} more" if len(kept) > _MOST else ""
+    return Advice(f"Of the nearest texts of your queries {', '.join(kept[:_MOST])}{more} (section «What if»).")
+
+
+def _can_ask(run: dict[str, Any]) -> bool:
+    """Whether the run's settings let variants be measured."""
+    analysis = run["config"].get("analysis", {})
+    asks = analysis.get("neighbours", 1) and analysis.get("exposure_sample", 1)
+    return bool(asks) and "length" not in run["config"].get("by", ())
 
 
 def _collapse(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None:

@@ -79,6 +79,12 @@ def _check_chunks(what: str, chunks: Chunks, models: Sequence[Model]) -> None:
             tokenizer.splitter(chunks.tokens, chunks.overlap)
         except ModelError as error:
             raise UsageError(f"--what-if {what}: {error}") from None
+        together = (tokenizer.max_length + len(tokenizer([""]).ids[0])) // 2
+        if chunks.late and chunks.tokens > together:
+            raise UsageError(
+                f"--what-if {what}: no two such chunks fit into the {model.max_length:,} tokens that {model.label} reads at "
+                f"once, so that each would be read alone; name at most {together:,} tokens, or leave out :late"
+            )
         if chunks.late and (pooling := load_head(folder).pooling) != "mean":
             raise UsageError(f"--what-if {what}: late pooling is a mean of tokens, and {model.label} pools by {pooling}")
 

@@ -114,7 +114,8 @@ def _served(row: Row, table: pl.DataFrame) -> Iterator[Finding]:
         if k < rows["k"].max():
             continue
         groups = rows.filter(pl.col("by").is_not_null(), k=k).to_dicts()
-        tested = [r for r in groups if r["queries"] >= TEXTS_FOR_AN_INTERVAL and r["difference_se"] is not None]
+        known = [r for r in groups if r["difference_se"] is not None]
+        tested = [r for r in known if min(r["queries"], r["exact_texts"] or r["queries"]) >= TEXTS_FOR_AN_INTERVAL]
         z = together(len(tested))
         for r in groups:
             compared = state(r["recall"], r["difference_se"] if r in tested else None, whole["recall"] or 0.0, z)

@@ -77,6 +77,7 @@ class EmbeddedAgain(NamedTuple):
     mean_tokens: float
     token_seconds: float
     weights_bytes: int
+    disk_bytes: float = 0.0
 
     @property
     def tokens(self) -> float:
@@ -150,14 +151,16 @@ def _verified(config: VerifyConfig) -> EmbeddedAgain:
     if not sample.items:
         raise UsageError(f"corpus '{masked(config.embeddings.source)}' has no row with a text and a vector for [verify]")
     texts = sample.usable if config.sample == "all" else min(config.sample, sample.usable)
-    return _again(config.embedding, model, [item.text for item in sample.items], texts)
+    again = _again(config.embedding, model, [item.text for item in sample.items], texts)
+    return again._replace(disk_bytes=0.0)  # Only a row of figures is kept of each.
 
 
 def _again(embedding: Encoding | OneModel, model: folder.Model, some: list[str], texts: int) -> EmbeddedAgain:
     """The cost of `texts` texts by a model, measured on some of them."""
     encoder = _encoder(embedding, model)
     timed = _timed(encoder, model, some, factors=False)
-    return EmbeddedAgain(texts, float(timed.lengths.mean()), timed.token_seconds, _weights_bytes(encoder))
+    disk = texts * (8 * timed.encoded.embeddings.shape[1] + _ROW_BYTES)
+    return EmbeddedAgain(texts, float(timed.lengths.mean()), timed.token_seconds, _weights_bytes(encoder), disk)
 
 
 def estimated(
@@ -198,6 +201,7 @@ def estimated(
         tokens += texts_again.tokens
         seconds += texts_again.tokens * texts_again.token_seconds / min(workers, cores)
         largest = max(largest, texts_again.weights_bytes)
+        disk += texts_again.disk_bytes
     memory = _BASE_BYTES + workers * (_WORKER_BYTES + largest) + texts * _DRIVER_BYTES
     runs_no_model = vectors_given and not again
     driver = _DRIVER_BASE_BYTES + (0 if runs_no_model else _MODELS_BYTES) + texts * _DRIVER_BYTES

@@ -47,8 +47,11 @@ def sentence(row: Row, table: pl.DataFrame, edges: Sequence[int]) -> str:
         f"{row['what']} keeps {_kept(row)} of the {count(row['k'], 'nearest text')} of {_ASKED[row['asked_by']]}, at "
         f"{_size(row)} a vector instead of {_size(as_it_is)}"
     ]
-    if model_of(row["what"]) is not None:  # Its lengths are those of its own tokens.
-        return f"{'; '.join([*parts, *_gap(row, as_it_is)])}."
+    if model_of(row["what"]) is not None:
+        lost = as_it_is["vectors"] - row["vectors"]
+        if lost > 0:
+            parts.append(f"{count(lost, 'text')} that it rejects {'counts' if lost == 1 else 'count'} as not found")
+        return f"{'; '.join([*parts, *_gap(row, as_it_is, ', each by its own tokens,')])}."
     moved = _moved(row, table)
     parts += [
         f"exposure of texts of {interval_name(int(one['group']), edges)} tokens moves by {_change(one)}, to "
@@ -138,7 +141,7 @@ def _drawing(variants: Sequence[Row], table: pl.DataFrame, edges: Sequence[int])
     rows = [
         (row["what"] or "as it is", f"{row['vectors']:,} × {_size(row)}", _kept(row), with_error(
             row["collapse_gap_change"], row["collapse_gap_change_se_superpopulation"]
-        ), *(_cell(by_length.get((row["what"], edge))) for edge in lengths))
+        ), *(_cell(None if model_of(row["what"]) else by_length.get((row["what"], edge))) for edge in lengths))
         for row in variants
     ]  # fmt: skip
     heads = ("variant", "vectors", "nearest texts that stay", "change of the collapse gap")

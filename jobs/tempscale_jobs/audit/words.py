@@ -325,14 +325,15 @@ def plain_figures(row: Mapping[str, Any], tables: Tables) -> list[str]:
         sentences.append(
             f"Top component at {row['temperature']}: {share(top)} of the squared length of all vectors is along one "
             "direction; if it were 100 %, all vectors would be on one line. The vectors are not centred, so what all have "
-            "in common counts. arXiv 2606.29571 relates such a share to the scores of other similarities than the cosine."
+            "in common counts."
         )
     if both_ways is not None:
         k = exposures(tables, dict(row), "corpus")[0]["k"]
         nearest = f"one of its {k} nearest texts" if k > 1 else "its nearest text"
+        other = f"among the {k} nearest texts" if k > 1 else "the nearest text"
         sentences.append(
-            f"Reciprocity at {row['temperature']}: of all pairs of a text and {nearest}, {share(both_ways)} hold the other "
-            "way round too. arXiv 2605.26575 relates reciprocity between languages to hubness."
+            f"Reciprocity at {row['temperature']}: of all pairs of a text and {nearest}, in {share(both_ways)} each is "
+            f"{other} of the other. arXiv 2605.26575 relates reciprocity between languages to hubness."
         )
     return sentences
 

@@ -140,7 +140,8 @@ class Analysis(Intervals):
         [],
         description="What a change of the vectors would change in searches; can be repeated. dims:256, int8, bits, or a "
         "correction such as length or centre, joined with + as in centre+bits; tau:0.8 embeds the texts again, model:NAME "
-        "with another model, and chunk:256 (chunk:256:32 with an overlap, chunk:256:late read together) cuts them first.",
+        "with another model; chunk:256 cuts them into chunks first, chunk:256:32 with an overlap, and chunk:64:late lets "
+        "the model read neighbouring chunks together.",
     )
     near_duplicate: float = Field(0.95, gt=-1, le=1, description="Cosine from which a pair is a near-duplicate.")
     worst_duplicates: int = Field(100, ge=0, le=100_000, description="Near-duplicates listed; all are counted.")

@@ -24,10 +24,10 @@ _OF_A_NIGHT = {"--out", "--night", "--baseline", "--history"}
 """What another run beside a night must not share with it."""
 _OF_ONE_NIGHT = {"--night", "--quick"}
 """What the nights after it do not repeat."""
-_REPEATED = {"corpus", "queries", "results", "embedding", "analysis", "choosing", "diagnosis", "seed", "keep_text"}
+_REPEATED = {"corpus", "queries", "results", "by", "embedding", "analysis", "choosing", "diagnosis", "seed", "keep_text"}
 """The sections that decide what is measured."""
 _HIDDEN = "***"
-"""What stands for a secret: no line with it would run."""
+"""What stands for a secret."""
 _WITHOUT_OPTION = ("bits", "scale", "max_characters")
 """Settings of a corpus that only a configuration file gives."""
 
@@ -84,7 +84,7 @@ def again(run: dict[str, Any], model: str | None, command: str, *changed: str, b
     words += ["--out", out]
     if file is not None and NIGHT not in beside:  # Its [record] may name that of the nights.
         words += ["--history", f"{out}/history"]
-    return "" if any(_HIDDEN in word for word in words) else shell_line(words)
+    return "" if hides(*words) else shell_line(words)
 
 
 def repeated(run: dict[str, Any]) -> str:
@@ -94,7 +94,12 @@ def repeated(run: dict[str, Any]) -> str:
         return ""
     words = ["tempscale", "audit", *([] if started["file"] is None else [_path(started["file"])])]
     words += [word for option, typed in started["options"].items() if option not in _OF_ONE_NIGHT for word in typed]
-    return "" if any(_HIDDEN in word for word in words) else shell_line(words)
+    return "" if hides(*words) else shell_line(words)
+
+
+def hides(*words: str) -> bool:
+    """Whether a secret is hidden in one of some words: no line with it would run."""
+    return any(_HIDDEN in word for word in words)
 
 
 def _is_quick_start(run: dict[str, Any]) -> bool:

@@ -10,6 +10,7 @@ import uuid
 from collections import Counter
 from dataclasses import dataclass, replace
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tempscale
@@ -273,12 +274,12 @@ def has_read(storage: Storage) -> bool:
 def find_models(config: Command, beside: Sequence[Model] = ()) -> list[Model]:
     """Find and fingerprint the models of a run; a UsageError if one is missing, not supported, or given twice.
 
-    None may be one of those `beside` them, which the run has too.
+    None may be one of those `beside` them, which the run has too; a window and prompts that were chosen for these are taken
+    as far as the others have them.
     """
     from tempscale.model.loading import check_shapes, check_temperatures
     from tempscale.model.pooling import load_head
     from tempscale.model.settings import Settings
-    from tempscale.model.tokens import Tokenizer
 
     models: list[Model] = []
     for name in config.model_names:
@@ -288,7 +289,7 @@ def find_models(config: Command, beside: Sequence[Model] = ()) -> list[Model]:
             check_temperatures(folder, config.temperatures())
             checkpoint.check_weights(folder)
             check_shapes(folder)
-            window = Tokenizer(folder, config.embedding.max_length).max_length
+            window = _window(folder, config.embedding.max_length, clipped=bool(beside))
             settings, head = Settings.of(folder), load_head(folder)
             prompts = {f"{role}_prompt": settings.prompt(config.embedding.prompts, role) for role in ("document", "query")}
             for prompt in prompts.values():
@@ -304,7 +305,7 @@ def find_models(config: Command, beside: Sequence[Model] = ()) -> list[Model]:
             raise UsageError(f"model '{name}' has the same files as another model of the run; give each once")
         if any(other.label == label for other in known):
             label = f"{label}-{fingerprint[:8]}"
-        if config.embedding.prompts == "model" and not settings.has_prompts:
+        if config.embedding.prompts == "model" and not settings.has_prompts and not beside:
             raise UsageError(
                 f"model {label} names no prompts in its config_sentence_transformers.json; leave out --prompts model"
             )
@@ -313,6 +314,15 @@ def find_models(config: Command, beside: Sequence[Model] = ()) -> list[Model]:
         fields = {"settings": digest, "seen": on_this_machine(state), "revision": revision}
         models.append(Model(label, path, fingerprint, window, **prompts, similarity=settings.similarity, **fields))
     return models
+
+
+def _window(folder: Path, asked: Any, *, clipped: bool) -> int:
+    """The window of a model in tokens; `clipped` to its limit, or a ModelError if more are asked."""
+    from tempscale.model.tokens import Tokenizer
+
+    if clipped and isinstance(asked, int):
+        return min(asked, Tokenizer(folder, "limit").limit)
+    return Tokenizer(folder, asked).max_length
 
 
 def check_models(run: Run) -> None:

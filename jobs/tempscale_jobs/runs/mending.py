@@ -96,6 +96,7 @@ def _remove_one_with(storage: Storage, name: str, model: str) -> None:
             if number_of(part) == number:
                 storage.remove(part)
                 return
+    storage.remove("partials/what_if")  # It is another model's of --what-if, whose texts did not stay.
 
 
 def _look_up_again(storage: Storage, name: str) -> str:

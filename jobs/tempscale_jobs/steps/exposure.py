@@ -1,8 +1,8 @@
 """Exposure: the share of each length interval in search results, counted by tasks; also hubs and near-duplicates.
 
 If all pairs are compared, every text is a query, and the tiles give its nearest texts. In closed form a sample of the texts
-are the queries, over the whole corpus: this gives exposures an error but no bias. It would bias hubness, and reciprocity
-needs the nearest texts of every text.
+are the queries, over the whole corpus: this gives exposures an error but no bias. A sample would bias hubness, and
+reciprocity needs every text to ask: both are left out.
 """
 
 from __future__ import annotations

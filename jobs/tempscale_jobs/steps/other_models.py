@@ -1,6 +1,6 @@
 """The texts and the queries under other models, for each `model:NAME` of --what-if; removed once they are compared.
 
-They are embedded before the run's own models start, as those embed theirs, under the first temperature.
+They are embedded in the same way as by the run's own models, but before them and only under the first temperature.
 """
 
 from __future__ import annotations

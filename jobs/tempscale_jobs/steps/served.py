@@ -293,25 +293,31 @@ class _Comparison:
 
     def recall(self) -> list[dict[str, Any]]:
         """The rows of `served_recall`: for the nearest text alone and for all k, by length and group, and, last, of all."""
-        rows, edges = list[dict[str, Any]](), self.scope.texts.edges
-        asker = self.asking.texts.interval[self.exact.asker]
-        has_lengths = self.asking.texts.tokens.max() > 1  # Embeddings of queries may come without: see `corpus.vectors`.
+        rows = list[dict[str, Any]]()
         for k in sorted({1, self.k}):
-            part, every = self.returned(k), np.ones((len(asker), k), bool)
-            found = self.scope.texts.interval[self.exact.place[:, :k]]
-            groups = list[tuple[str | None, str | None, np.ndarray]]()
-            for b in np.unique(asker).tolist() if has_lengths else ():
-                groups.append((OF_QUERIES, str(edges[b]), every & (asker == b)[:, None]))
-            groups += [(OF_TEXTS, str(edges[b]), found == b) for b in np.unique(found).tolist()]
-            for own in self.scope.texts.groupings:
-                code = own.code[self.exact.place[:, :k]]
-                groups += [(own.by, own.names[b], code == b) for b in np.unique(code[code != NOWHERE]).tolist()]
-            for by, name, among in [*groups, (None, None, every)]:
+            part = self.returned(k)
+            never, _ = self.never_served(part)
+            for by, name, among in self._groups(k):
                 of_group = {"by": by, "group": name, "k": k}
                 counts = self._counts_of_queries(among) if by in (None, OF_QUERIES) else dict.fromkeys(_COUNTS_OF_QUERIES)
-                counts |= self._counts_of_texts(part, among) if by != OF_QUERIES else dict.fromkeys(_COUNTS_OF_TEXTS)
+                counts |= self._counts_of_texts(never, among) if by != OF_QUERIES else dict.fromkeys(_COUNTS_OF_TEXTS)
                 rows.append(self.key | of_group | counts | self._recall(part, among))
         return rows
+
+    def _groups(self, k: int) -> Iterator[tuple[str | None, str | None, np.ndarray]]:
+        """What recall is by, the name of each group, and which of the k nearest texts of each query are of it; all, last."""
+        edges, nearest, asker = self.scope.texts.edges, self.exact.place[:, :k], self.asking.texts.interval[self.exact.asker]
+        if self.asking.texts.tokens.max() > 1:  # Embeddings of queries may come without: see `corpus.vectors`.
+            for b in np.unique(asker).tolist():
+                yield OF_QUERIES, str(edges[b]), np.repeat((asker == b)[:, None], k, axis=1)
+        found = self.scope.texts.interval[nearest]
+        for b in np.unique(found).tolist():
+            yield OF_TEXTS, str(edges[b]), found == b
+        for own in self.scope.texts.groupings:
+            code = own.code[nearest]
+            for b in np.unique(code[code != NOWHERE]).tolist():
+                yield own.by, own.names[b], code == b
+        yield None, None, np.ones_like(nearest, bool)
 
     def _counts_of_queries(self, among: np.ndarray) -> dict[str, Any]:
         """How many of the queries of a group have no results, or few."""
@@ -319,12 +325,11 @@ class _Comparison:
         few = self.has_results & (self.served.texts < among.shape[1])
         return dict(zip(_COUNTS_OF_QUERIES, (int((asks & ~self.has_results).sum()), int((asks & few).sum())), strict=True))
 
-    def _counts_of_texts(self, part: np.ndarray, among: np.ndarray) -> dict[str, Any]:
-        """How many different texts a group of exact nearest texts has, and how many of them are never served."""
-        k = part.shape[1]
-        texts = np.unique(self.exact.place[:, :k][among & self.has_results[:, None]])
-        never = np.isin(self.never_served(part)[0], texts, kind="sort")
-        return dict(zip(_COUNTS_OF_TEXTS, (len(texts), int(never.sum())), strict=True))
+    def _counts_of_texts(self, never: np.ndarray, among: np.ndarray) -> dict[str, Any]:
+        """How many different texts a group of exact nearest texts has, and how many of them are `never` served."""
+        texts = np.unique(self.exact.place[:, : among.shape[1]][among & self.has_results[:, None]])
+        lost = np.isin(never, texts, kind="sort")
+        return dict(zip(_COUNTS_OF_TEXTS, (len(texts), int(lost.sum())), strict=True))
 
     def _recall(self, part: np.ndarray, among: np.ndarray) -> dict[str, Any]:
         """How many of a group of exact nearest texts are returned to the queries that have results."""

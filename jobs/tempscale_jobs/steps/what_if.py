@@ -305,7 +305,7 @@ def _by_chunks(whole: _Whole, what: str, queries: Run | None) -> Result:
 
 
 def _by_model(whole: _Whole, model: Model, queries: Run | None) -> Result:
-    """Search the texts by another model's vectors: the same askers, but those that it rejects."""
+    """Search the texts by another model's vectors: the same askers, except those that it rejects."""
     scope = whole.askers.corpus.scope
     other = other_models.embedded(scope, model)
     askers = _askers(other, queries)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tempscale.correction.variant_names import model_of
 from tempscale_jobs.config.audit import AuditConfig
 from tempscale_jobs.config.command import Command
 from tempscale_jobs.config.correct import CorrectConfig
@@ -213,8 +214,10 @@ def _read_by(config: Any, key: str = "") -> Iterator[str]:
     elif isinstance(config, list):
         for value in config:
             yield from _read_by(value, key)
-    elif isinstance(config, str) and key in _READ and _is_relative(config):
-        yield config
+    elif isinstance(config, str):
+        path = model_of(config) if key == "what_if" else config if key in _READ else None
+        if path is not None and _is_relative(path):
+            yield path
 
 
 def _is_relative(path: str) -> bool:

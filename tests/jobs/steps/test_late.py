@@ -187,6 +187,15 @@ def test_late_chunks_that_make_no_sense_are_refused(asked, said):
     assert chunks_of(canonical("chunk: 064:late")) == Chunks(64, 0, True)
 
 
+def test_late_chunks_of_which_no_two_are_read_together_are_refused_before_ray(small_model, tmp_path):
+    (tmp_path / "texts.jsonl").write_text(as_lines(documented("scipy")[:3]))
+    command = ["audit", "--corpus", str(tmp_path / "texts.jsonl"), "--model", small_model, "--max-length", "100"]
+    code, _, err = in_process(*command, "--what-if", "chunk:52:late", "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert "name at most 51 tokens" in err
+    assert "Ray" not in err
+
+
 def test_late_chunks_of_a_model_that_pools_otherwise_are_refused_before_ray(small_model, tmp_path):
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.models import Pooling, Transformer

@@ -12,6 +12,7 @@ from whole_run import as_lines, documented, read_tables
 
 from tempscale.correction.variant_names import canonical
 from tempscale_jobs.config.audit import resolve
+from tempscale_jobs.runs.folder import Model, find_models
 
 K, EDGES = 5, "0,64,100"
 TEXTS, QUERIES, ASKERS = 220, 60, 150
@@ -132,7 +133,8 @@ def test_workers_and_shards_do_not_change_the_bytes(runs, small_model, other, tm
     ("what", "said"),
     [
         ("model:", "needs the name of a model"), ("model:no/such/folder-of-a-model", "no/such/folder-of-a-model"),
-        ("model:SAME", "same files as another model"),
+        ("model:SAME", "same files as another model"), ("model:x+int8", "cannot be joined"),
+        ("int8+model:x", "cannot be joined"),
     ],
 )  # fmt: skip
 def test_a_model_that_cannot_be_compared_is_refused_before_ray(small_model, tmp_path, what, said):
@@ -142,6 +144,15 @@ def test_a_model_that_cannot_be_compared_is_refused_before_ray(small_model, tmp_
     assert code == 2
     assert said in err
     assert "Ray" not in err
+
+
+def test_a_window_and_prompts_of_the_runs_model_are_taken_as_far_as_the_other_has_them(small_model, other, tmp_path):
+    """The other one has 512 positions and no prompts."""
+    config = resolve({"embedding": {"models": [small_model], "max_length": 600, "prompts": "model"}})
+    (model,) = find_models(config.model_copy(update={"embedding": config.embedding.model_copy(update={"models": [other]})}),
+                           beside=[Model("first", small_model, "0", 600)])  # fmt: skip
+    assert model.max_length == 512
+    assert model.document_prompt == model.query_prompt == ""
 
 
 def test_vectors_alone_have_no_other_model(tmp_path):
