@@ -54,7 +54,8 @@ def test_a_run_without_a_top_component_and_reciprocity_says_nothing_of_them():
         assert [cells["top component"], cells["reciprocity"]] == [*["0.123", "0.456"][:kept], *["–"] * (2 - kept)]
         starts = ["Top component at τ 1.0", "Reciprocity at τ 1.0"]
         assert [s.partition(":")[0] for s in section.sentences if s.startswith(tuple(starts))] == starts[:kept]
-    assert "of a text and its nearest text, 45.6 %" in plain_figures(summary.row(0, named=True), {"exposure": nearest})[1]
+    said = plain_figures(summary.row(0, named=True), {"exposure": nearest})[1]
+    assert "of a text and its nearest text, in 45.6 % each is the nearest text of the other" in said
 
 
 def test_intervals_are_named_by_the_configured_edges():

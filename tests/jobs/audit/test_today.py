@@ -66,7 +66,8 @@ def first_length(vectors, queries, tokens):
 def test_the_fitted_correction_comes_first_and_its_command_does_what_is_said(run, own):
     (line,) = [line for line in lines(run) if "correct" in line.command]
     assert line.claim.startswith("Texts of 0–63 tokens are found more often than their share")
-    assert "without embedding again, and keeps" in line.claim
+    assert "and nothing is embedded again. It keeps" in line.claim
+    assert "an index that ranks by inner product" in line.lead
     words = shlex.split(line.command)
     assert "length-asked-by-queries.json" in words[words.index("--correction") + 1]
     out = words[words.index("--out") + 1]
@@ -103,14 +104,13 @@ def test_a_threshold_and_the_cost_of_a_change_are_on_the_first_screen(run):
     told = " ".join(line.text for line in lines(run))
     row = read_tables(run)["what_if"].filter(pl.col("by").is_null(), what="int8").row(0, named=True)
     assert f"int8 keeps {100 * row['neighbours_kept']:.1f}" in told
-    assert "one in 100 pairs of a query and a text has it" in told
+    assert "only 1 of 100 pairs of a query and a text reaches it" in told
     table = read_tables(run)["query_cosines"]
     most = query_card(table)[0]["percentiles"]["99"]
     below, _ = queries_below(table, most)
-    alone = f"Each of your {QUERIES} queries has a text that reaches it"
-    assert (f"of your {QUERIES} queries have no text that reaches it" if below else alone) in told
+    assert (f"of {QUERIES} queries have no text that reaches it" in told) == (below > 0)
     page = read_report(run)
-    assert page.index("one in 100 pairs of a query and a text has it") < page.index("In words")
+    assert page.index("only 1 of 100 pairs of a query and a text reaches it") < page.index("In words")
 
 
 def test_where_no_length_wins_that_is_said_of_the_queries_searches(run):
@@ -119,7 +119,8 @@ def test_where_no_length_wins_that_is_said_of_the_queries_searches(run):
     gap = tables["collapse_summary"].with_columns(collapse_gap=pl.lit(0.5), collapse_gap_se_superpopulation=pl.lit(0.01))
     told = [line.claim for line in lines(run, exposure=fair, collapse_summary=gap, findings=None)]
     assert not any("found more often than their share" in claim for claim in told)
-    assert any("no length" in claim.lower() and "beyond noise" in claim for claim in told)
+    assert "2 texts take" in told[0], "two texts are found far too often"
+    assert told[1] == "None of 3 lengths takes more than its share of the results of your queries beyond noise."
 
 
 def test_what_was_not_measured_is_named_with_its_command(run):
