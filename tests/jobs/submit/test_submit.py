@@ -219,6 +219,7 @@ def test_with_the_image_s_code_nothing_travels(told, night):
         ("--working-dir conf/texts -- audit conf/nightly.toml --corpus s3://x --out /x", "nightly.toml"),
         ("-- audit conf/ignored.toml --out /x", "'secrets/a.jsonl'"),
         ("-- audit conf/verified.toml --out /x", "'secrets/model'"),
+        ("-- audit --corpus s3://a/b.parquet --what-if model:conf --out /x", "'conf'"),
         *[
             (f"-- verify --embeddings s3://a/b.parquet {option} conf --out /x", "'conf'")
             for option in ("--model", "--texts", "--candidate", "--earlier")
