@@ -23,6 +23,7 @@ from tempscale_jobs.runs.folder import Model as RunModel
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import cut_texts
 from tempscale_jobs.tables.audit import SHARDS
+from tempscale_jobs.workers.dispatch import BESIDE_ACTORS
 
 K, EDGES = 5, "0,16,26"
 SIZES = {"chunk:32": (32, 0), "chunk:40:12": (40, 12)}
@@ -189,7 +190,7 @@ class Broken:
 
 
 def test_a_text_on_which_the_tokenizer_fails_stays_whole():
-    assert cut_texts._chunks(Broken(BaseException("panic")), "a text") == ["a text"]
+    assert cut_texts._chunks(Broken(BaseException("panic")), "a text") == [(0, "a text")]
     with pytest.raises(KeyboardInterrupt):
         cut_texts._chunks(Broken(KeyboardInterrupt()), "a text")
 
@@ -207,7 +208,8 @@ def test_shards_are_cut_once_and_the_end_of_a_text_stays_cut(small_model, tmp_pa
     run = Run(storage, [model], [Temperature(1.0)], "2026-11-29")
     done = []
 
-    def one_after_another(cluster, function, pieces):
+    def one_after_another(cluster, function, pieces, how):
+        assert how == BESIDE_ACTORS, "actors may hold all processors"
         for piece in pieces:
             done.append(piece.number)
             yield piece, function(*piece.arguments)
