@@ -185,7 +185,7 @@ class Broken:
     def __init__(self, error):
         self.error = error
 
-    def chunks(self, text):
+    def chunk_indices(self, text):
         raise self.error
 
 
