@@ -58,6 +58,7 @@ def serve(port, agent_port, temporary):
         (raylet,) = node.all_processes["raylet"]
         return sum("ModelActor" in " ".join(child.cmdline()) for child in psutil.Process(raylet.process.pid).children())
 
+    os.makedirs("/tmp/ray", exist_ok=True)  # `Cluster` leaves its address there too, and fails where nothing has been.
     try:
         cluster = start()
     except Exception:  # Ray gives its processes half a minute to start, which a busy machine may need for something else.
