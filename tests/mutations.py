@@ -1456,7 +1456,7 @@ AGAIN = Subject(
         f"{JOBS}/steps/what_if.py",
         ("_by_model", "4.0 * width", "fact.vector_bytes"),
         ("_in_whole_texts", "near.label[present]", "near.label.ravel()"),
-        ("_by_model", "whole.askers.layout.ids[whole.askers.places]", "askers.layout.ids[askers.places]"),
+        ("_same_askers", "ours.layout.ids[ours.places]", "theirs.layout.ids[theirs.places]"),
     )
     + of(
         f"{JOBS}/steps/other_models.py",

@@ -308,17 +308,20 @@ def _by_model(whole: _Whole, model: Model, queries: Run | None) -> Result:
     """Search the texts by another model's vectors: the same askers, except those that it rejects."""
     scope = whole.askers.corpus.scope
     other = other_models.embedded(scope, model)
-    askers = _askers(other, queries)
-    ids = whole.askers.layout.ids[whole.askers.places].tolist()
-    where = askers.layout.where(ids)
-    known = sorted((where[text_id], k) for k, text_id in enumerate(ids) if text_id in where)
-    askers = replace(askers, places=np.array([place for place, _ in known], np.int64))
+    askers, same = _same_askers(whole.askers, _askers(other, queries))
     width = dimensions(other.run, model, other.run.temperatures[0])
     fact = whole.variant.facts[0]._replace(what=by_model(model.label), vector_bytes=4.0 * width)
     result = Result(fact, askers, _search_again(whole, askers))
-    rows, before = [k for _, k in known], whole.found.near
-    before = Nearest(before.cosine[rows], before.label[rows])
+    before = Nearest(whole.found.near.cosine[same], whole.found.near.label[same])
     return result._replace(kept=shares_kept(before, _in_whole_texts(whole, result, str)))
+
+
+def _same_askers(ours: Askers, theirs: Askers) -> tuple[Askers, list[int]]:
+    """Our askers as another model embedded them, except those that it rejects, and which of ours they are."""
+    ids = ours.layout.ids[ours.places].tolist()
+    where = theirs.layout.where(ids)
+    known = sorted((where[text_id], k) for k, text_id in enumerate(ids) if text_id in where)
+    return replace(theirs, places=np.array([place for place, _ in known], np.int64)), [k for _, k in known]
 
 
 def _search_again(whole: _Whole, askers: Askers) -> Found:
