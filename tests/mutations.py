@@ -1413,7 +1413,7 @@ SERVED = Subject(
         ("_Comparison._recall", "_linear(values, whole) - _linear(*every)", "_linear(values, whole)"),
         ("_Comparison._recall", "error is None or among.all()", "error is None"),
         ("_error", "documents is not None", "False"),
-        ("_Comparison.recall", "own.code[self.exact.place[:, :k]]", "own.code[self.served.first[:, :k]]"),
+        ("_Comparison._groups", "own.code[nearest]", "own.code[self.served.first[:, :k]]"),
     )
     + of(
         f"{JOBS}/corpus/results.py",
