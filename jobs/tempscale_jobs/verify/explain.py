@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from tempscale.model import checkpoint
 from tempscale.model.settings import Settings
+from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.corpus.readers import of_rows
 from tempscale_jobs.corpus.stored import KEPT, StoredRow, rows_of
@@ -24,21 +25,50 @@ from tempscale_jobs.workers.dispatch import Piece
 PARTIALS = "partials/explained"
 AT_ONCE = 128
 """Wrong rows of one piece of work."""
-MOST = 20_000
-"""Rows that are explained; of more wrong ones these are the first by id."""
+IN_EVERY_WAY = 1000
+"""Wrong rows, spread over the index, that are embedded in every way; the others only in the ways that explained one."""
 
 
-def gather(run: Run, index: Index, judged: Judged) -> list[tuple[str, int]]:
-    """Write the wrong rows that are to be explained in pieces of their own; return each piece's file and rows."""
+class WrongFile(NamedTuple):
+    """A file of wrong rows."""
+
+    number: int
+    name: str
+    rows: int
+
+
+class WrongRows(NamedTuple):
+    """The files of the wrong rows."""
+
+    first: list[WrongFile]
+    """Of those that are embedded in every way."""
+    rest: list[WrongFile]
+
+    @property
+    def total(self) -> int:
+        """All wrong rows."""
+        return sum(file.rows for file in [*self.first, *self.rest])
+
+
+def gather(run: Run, index: Index, judged: Judged) -> WrongRows:
+    """Write the wrong rows in files."""
     wrong = judged.table.filter(judged.table.column("wrong")).column("text_id").to_pylist()
-    if not wrong:
+    spread = sorted(wrong, key=lambda text_id: (keyed_hash(text_id, 0), text_id))
+    first = _written(run, index, spread[:IN_EVERY_WAY], 0)
+    return WrongRows(first, _written(run, index, spread[IN_EVERY_WAY:], len(first)))
+
+
+def _written(run: Run, index: Index, text_ids: list[str], number: int) -> list[WrongFile]:
+    """Write these rows in files that are numbered from `number`."""
+    if not text_ids:
         return []
-    ids, pieces = pa.array(sorted(wrong)[:MOST], pa.string()), list[tuple[str, int]]()
+    ids, files = pa.array(text_ids, pa.string()), list[WrongFile]()
     shards = (run.storage.read_table(shard.name, [*KEPT]) for shard in index.shards)
     for rows in of_rows((shard.filter(pc.is_in(shard.column("text_id"), ids)) for shard in shards), AT_ONCE):
-        pieces.append((f"{of_unit('wrong', len(pieces))}.parquet", rows.num_rows))
-        run.storage.write_table(pieces[-1][0], rows)
-    return pieces
+        name = f"{of_unit('wrong', number + len(files))}.parquet"
+        files.append(WrongFile(number + len(files), name, rows.num_rows))
+        run.storage.write_table(name, rows)
+    return files
 
 
 class Known(NamedTuple):
@@ -49,6 +79,8 @@ class Known(NamedTuple):
     prompt: str
     named_prompts: tuple[str, ...]
     """Those that its settings name."""
+    causes: frozenset[str] | None = None
+    """The causes that are tried; all if None."""
 
     @classmethod
     def of(cls, model: Model, rules: Rules) -> Known:
@@ -57,23 +89,33 @@ class Known(NamedTuple):
         return cls(rules, model.max_length, model.document_prompt, tuple(named.values()))
 
 
-def pieces(run: Run, model: Model, files: Sequence[tuple[str, int]], rules: Rules) -> list[Piece]:
+def pieces(run: Run, model: Model, files: Sequence[WrongFile], known: Known) -> list[Piece]:
     """A piece for each file of wrong rows."""
-    temperature, known = run.temperatures[0], Known.of(run.models[0], rules)
-    by_first_model = [run.part(PARTIALS, run.models[0], temperature, k) for k in range(len(files))]
     return [
         Piece(
-            k, (k, name, by_first_model[k], known), f"wrong rows {k}",
-            (run.part(PARTIALS, model, temperature, k),), rows, rows,
+            file.number, (file.number, file.name, _explained_by(run, run.models[0], file), known),
+            f"wrong rows {file.number}", (_explained_by(run, model, file),), file.rows, file.rows,
         )
-        for k, (name, rows) in enumerate(files)
+        for file in files
     ]  # fmt: skip
+
+
+def _explained_by(run: Run, model: Model, file: WrongFile) -> str:
+    """The file of the causes that a model finds for these rows."""
+    return run.part(PARTIALS, model, run.temperatures[0], file.number)
+
+
+def causes_of(run: Run, files: Sequence[WrongFile]) -> frozenset[str]:
+    """The causes that the run's model found for these rows."""
+    names = [_explained_by(run, run.models[0], file) for file in files]
+    found = (cause for (column,) in run.storage.columns(names, ["cause"]) for cause in column.to_pylist())
+    return frozenset(cause for cause in found if cause is not None)
 
 
 def explain_piece(worker: actor.ModelActor, number: int, name: str, _: str, known: Known) -> None:
     """Write what explains each row of a piece, by the model alone."""
     rows = rows_of(worker.storage.read_table(name))
-    ways = Ways(worker.encoder, rows, worker.temperatures[0], known.named_prompts)
+    ways = Ways(worker.encoder, rows, worker.temperatures[0], known.named_prompts, known.causes)
     _write(worker, number, rows, causes(ways, rows, known.rules))
 
 
@@ -107,13 +149,13 @@ def causes(ways: Ways, rows: Sequence[StoredRow], rules: Rules) -> dict[int, str
 
     note(_of_numbers(rows, ways, rules))
     for made in ways:
-        note(_explained(made, rows, ways.right, rules))
+        note(_within(made, rows, ways.right, rules))
         if not ways.left:
             break
     return cause_of
 
 
-def _explained(made: Made, rows: Sequence[StoredRow], right: np.ndarray, rules: Rules) -> Iterator[tuple[int, str]]:
+def _within(made: Made, rows: Sequence[StoredRow], right: np.ndarray, rules: Rules) -> Iterator[tuple[int, str]]:
     for place, (k, vector) in enumerate(zip(made.rows, made.vectors, strict=True)):
         stored = rows[k].vector
         if made.errors is not None and rules.allows(stored, vector, made.errors[place]):

@@ -27,6 +27,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.verify import compare, computed, earlier, explain, findings, sample, summary
 from tempscale_jobs.verify.compare import Judged, Rules, Tolerance
 from tempscale_jobs.verify.earlier import EarlierTexts
+from tempscale_jobs.verify.explain import Known, WrongRows
 from tempscale_jobs.verify.joined import join, keep_rejected
 from tempscale_jobs.verify.words import whole
 from tempscale_jobs.workers.cluster import Cluster
@@ -112,13 +113,14 @@ def verified(
         with journal.stage(f"compare {model.label}", sum(map(len, rows.values()))) as stage:
             compare.compare_all(run, crew, model, every, stage)
             judged = compare.judge(run, model, every, tolerance)._replace(of_all=_are_all(sides, index, rows))
-            wrong = sum(judged.table.column("wrong").to_pylist())
-            stage.note = f"{wrong:,} of {count(judged.table.num_rows, 'vector')} are not the model's"
-        files, rules = explain.gather(run, index, judged), judged.rules
-        _explain(run, crew, model, explain.pieces(run, model, files, rules), journal)
+            found = sum(judged.table.column("wrong").to_pylist())
+            stage.note = f"{found:,} of {count(judged.table.num_rows, 'vector')} are not the model's"
+        wrong, known = explain.gather(run, index, judged), Known.of(model, judged.rules)
+        _explain(run, crew, wrong, known, journal)
     for candidate in run.models[1:]:
         with Crew(run, cluster, candidate, config.embedding) as crew:
-            _explain(run, crew, candidate, explain.pieces(run, candidate, files, rules), journal)
+            every = explain.pieces(run, candidate, [*wrong.first, *wrong.rest], known)
+            _explain_by_candidate(crew, candidate, every, journal)
     texts = None if config.earlier is None else _earlier(config.earlier, run, judged, journal)
     causes = summary.causes(run, judged, [piece.files[0] for piece in every], texts)
     tables = summary.tables_of(run, judged, config.by, causes)
@@ -167,13 +169,26 @@ def _are_all(
     return is_read and sum(map(len, rows.values())) == sum(shard.texts for shard in joined.shards)
 
 
-def _explain(run: Run, crew: Crew, model: Model, every: list[Piece], journal: Journal) -> None:
+def _explain(run: Run, crew: Crew, wrong: WrongRows, known: Known, journal: Journal) -> None:
     """Look for what explains the wrong rows, in a stage if there are any."""
+    if not wrong.first:
+        return
+    model = run.models[0]
+    with journal.stage(f"explain by {model.label}", wrong.total) as stage:
+        crew.finish(explain.explain_piece, explain.pieces(run, model, wrong.first, known), stage)
+        seen = known._replace(causes=explain.causes_of(run, wrong.first))
+        crew.finish(explain.explain_piece, explain.pieces(run, model, wrong.rest, seen), stage)
+        stage.note = f"{wrong.total:,} wrong rows"
+
+
+def _explain_by_candidate(crew: Crew, candidate: Model, every: Sequence[Piece], journal: Journal) -> None:
+    """Look for rows of a candidate among those that the run's model does not explain."""
     if not every:
         return
-    with journal.stage(f"explain by {model.label}", sum(piece.size for piece in every)) as stage:
-        crew.finish(explain.explain_piece if model == run.models[0] else explain.explain_by_candidate, every, stage)
-        stage.note = f"{sum(piece.size for piece in every):,} wrong rows"
+    rows = sum(piece.size for piece in every)
+    with journal.stage(f"explain by {candidate.label}", rows) as stage:
+        crew.finish(explain.explain_by_candidate, every, stage)
+        stage.note = f"{rows:,} wrong rows"
 
 
 def _facts(config: VerifyConfig, rules: Rules) -> dict[str, Any]:

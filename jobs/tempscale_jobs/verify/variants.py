@@ -69,9 +69,13 @@ class Made(NamedTuple):
 class Ways:
     """All ways in which one model may have made vectors by mistake."""
 
-    def __init__(self, encoder: Encoder, rows: Sequence[StoredRow], temperature: Any, prompts: Sequence[str]) -> None:
-        """`prompts` are those that the model's own settings name."""
+    def __init__(
+        self, encoder: Encoder, rows: Sequence[StoredRow], temperature: Any, prompts: Sequence[str],
+        causes: frozenset[str] | None = None,
+    ) -> None:  # fmt: skip
+        """`prompts` are those that the model's own settings name; `causes` are those that are tried, all if None."""
         self._encoder, self._rows, self._temperature, self._named = encoder, rows, temperature, prompts
+        self._causes = causes
         self.left = list(range(len(rows)))
         """The rows that nothing has explained yet; the caller removes them."""
         encoder.set_temperature(temperature)
@@ -92,6 +96,9 @@ class Ways:
         ):  # fmt: skip
             yield from ways()
 
+    def _is_tried(self, cause: str) -> bool:
+        return bool(self.left) and (self._causes is None or cause in self._causes)
+
     def _without_normalize(self, tokens: Tokens) -> np.ndarray:
         from tempscale.model.pooling import Head, Normalize
 
@@ -107,7 +114,7 @@ class Ways:
     def _of_texts(self, cause: str, texts: Sequence[str | None], **options: Any) -> Iterator[Made]:
         """The remaining rows with other texts, where these have other tokens."""
         chosen = [k for k in self.left if texts[k]]
-        if chosen:
+        if chosen and self._is_tried(cause):
             tokens = self._encoder.tokenizer([str(texts[k]) for k in chosen], isolate=True, **options)
             yield from self._of_tokens(cause, chosen, tokens)
 
@@ -133,9 +140,8 @@ class Ways:
         if not all(isinstance(stage, Normalize) for stage in head.stages):
             heads["without the stages after pooling"] = Head(head.pooling, [])
         for cause, other in heads.items():
-            if not self.left:
-                return
-            yield Made(cause, list(self.left), of_tokens(self._with_head(other), self._tokens.take(self.left)))
+            if self._is_tried(cause):
+                yield Made(cause, list(self.left), of_tokens(self._with_head(other), self._tokens.take(self.left)))
 
     def _forms(self) -> Iterator[Made]:
         texts = [row.text for row in self._rows]
@@ -169,6 +175,8 @@ class Ways:
         window = min(self._encoder.tokenizer.max_length, _LONGEST_PADDED)
         for pooled in (False, True):
             cause = f"padded without a mask{', also in the pooling' if pooled else ''}"
+            if not self._is_tried(cause):
+                continue
             best = {k: (cosine(self._rows[k].vector, self.right[k]), 0) for k in self.left if self._fits(k)}
             near = {k: 1 - (1 - nearest) / 2 for k, (nearest, _) in best.items()}
             for length in sorted({window, *(shorter for shorter in _WINDOWS if shorter < window)}):
@@ -219,21 +227,23 @@ class Ways:
 
     def _temperatures(self) -> Iterator[Made]:
         for tau in (1.0, *TAUS):
-            if self.left and self._temperature.tau != tau:
+            cause = f"embedded under the temperature {tau:g}"
+            if self._is_tried(cause) and self._temperature.tau != tau:
                 self._encoder.set_temperature(tau)
                 made = of_tokens(self._encoder, self._tokens.take(self.left))
                 self._encoder.set_temperature(self._temperature)
-                yield Made(f"embedded under the temperature {tau:g}", list(self.left), made)
+                yield Made(cause, list(self.left), made)
 
     def _precisions(self) -> Iterator[Made]:
         for precision in ("float16", "bfloat16"):
-            if self.left:
+            cause = f"computed in {precision}"
+            if self._is_tried(cause):
                 encoder = in_precision(self._encoder, precision, self._temperature)
                 rows, right = list(self.left), self.right[self.left]
                 rounded = of_tokens(encoder, self._tokens.take(rows))
                 # Another program rounds in another order: its vector is about as far away, in another direction.
                 apart = np.linalg.norm(rounded - right, axis=1) / np.linalg.norm(right, axis=1)
-                yield Made(f"computed in {precision}", rows, right, (_ROUNDED * apart).tolist())
+                yield Made(cause, rows, right, (_ROUNDED * apart).tolist())
 
 
 def _max_pooling(head: Head) -> Head:

@@ -1,5 +1,6 @@
 """`tempscale verify`: faults that sentence-transformers planted in an index are found and named, clean indexes pass."""
 
+import hashlib
 import json
 import shutil
 import unicodedata
@@ -15,6 +16,7 @@ from sentence_transformers.quantization import quantize_embeddings
 from whole_run import as_toml, audited, digests, read_record, read_tables
 
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.verify import explain
 from tempscale_jobs.verify.summary import EDITED, OF_ANOTHER, PROBABLY_EDITED
 
 PLANTED = {
@@ -295,6 +297,33 @@ def test_a_candidate_explains_what_it_has_made(texts, embed, small_model, minilm
     code, printed, err = verify(tmp_path / "index.parquet", small_model, tmp_path / "run", *options)
     assert code == 0, printed + err  # Four of 120 are fewer than the half that may be.
     assert read_tables(tmp_path / "run")["verified"]["cause"].drop_nulls().to_list() == ["of the model other"] * 4
+
+
+@pytest.mark.proof
+def test_rows_beyond_the_first_are_tried_in_the_ways_that_explained_one(
+    texts, embed, small_model, ray_session, tmp_path, monkeypatch
+):  # fmt: skip
+    """The first are those with the smallest hash; the cause of the last row, which none of them has, is not looked for."""
+
+    def place(k):
+        return int.from_bytes(hashlib.blake2b(f"d{k}".encode(), digest_size=8, key=bytes(8)).digest(), "big")
+
+    vectors, (*by_cls, last) = embed(texts), sorted(range(10, 20), key=place)
+    vectors[by_cls] = embed([texts[k] for k in by_cls], pooling="cls")
+    vectors[last] = embed([f"query: {texts[last]}"])[0]
+    ids = [f"d{k}" for k in range(ROWS)]
+    pl.DataFrame({"id": ids, "text": texts, "embedding": vectors.tolist()}).write_parquet(tmp_path / "index.parquet")
+    causes = {}
+    for first in (3, len(by_cls), ROWS):
+        monkeypatch.setattr(explain, "IN_EVERY_WAY", first)
+        monkeypatch.setattr(explain, "AT_ONCE", 2)
+        code, _, err = verify(tmp_path / "index.parquet", small_model, tmp_path / f"run {first}", "--sample", "all")
+        assert code == 1, err
+        wrong = read_tables(tmp_path / f"run {first}")["verified"].filter("wrong")
+        causes[first] = dict(wrong.select("text_id", "cause").iter_rows())
+    assert causes[ROWS] == {f"d{k}": "pooled by cls" for k in by_cls} | {f"d{last}": "embedded with the prompt 'query: '"}
+    assert causes[3] == causes[len(by_cls)] == causes[ROWS] | {f"d{last}": causes[3][f"d{last}"]}
+    assert causes[3][f"d{last}"] in (None, PROBABLY_EDITED)
 
 
 @pytest.fixture(scope="module")
