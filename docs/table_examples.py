@@ -52,6 +52,10 @@ QUESTIONS = {
         "How many nearest texts does each variant keep, and at how many bytes?",
         '.filter(pl.col("by").is_null()).select("what", "neighbours_kept", "vector_bytes")',
     ),
+    "what_if_thresholds": (
+        "Which threshold replaces mine, if the model changes?",
+        '.filter(pl.col("by").is_null()).select("what", "threshold", "new_threshold", "stay", "stay_se")',
+    ),
     "served_recall": (
         "Of texts of which length does the index lose most?",
         '.filter(pl.col("by") == "text_length", pl.col("k") == pl.col("k").max()).sort("recall")',

@@ -1513,7 +1513,7 @@ SWAP = Subject(
     ("tests/jobs/nights/test_swap.py",),
     (
         *of(
-            f"{JOBS}/nights/carried.py",
+            f"{JOBS}/steps/carried.py",
             ("carried", "smaller = math.sqrt(min(1.0, pairs.texts / histograms.texts))", "smaller = 1.0"),
             ("carried", "pairs.error(by_text[0] - by_text[1])", "pairs.error(by_text[0])"),
             ("carried", "(both - stay * by_text[0])", "both"),

@@ -79,7 +79,6 @@
       compare             what changed between two runs
       finished            a finished audit, and one model and temperature of it
       swap                what another model changes for a search and for a threshold
-      carried             thresholds carried over, with errors
       notify              a webhook, annotations of a build
       page                the record as a page
       findings, charts, words, terminal
@@ -111,6 +110,7 @@
       cut_texts           texts cut into chunks, for a variant
       late                chunks that are read together, each pooled apart
       other_models        texts and queries by other models, for a variant
+      carried             thresholds carried over to other vectors, with errors
       served              what an index returns, against the exact nearest texts
       query_cosines       how near queries are to texts, by length
       source_order        whether neighbours in the source are alike

@@ -18,7 +18,7 @@ KINDS = {
 """Texts that name a kind of row."""
 NULL = {
     "what_if": "by", "layer_summary": "interval", "evaluation_correlations": "task", "evaluation_relevant": "rank",
-    "swap_thresholds": "by", "query_cosines": "interval",
+    "swap_thresholds": "by", "what_if_thresholds": "by", "query_cosines": "interval",
 }  # fmt: skip
 """Columns that a line looks for nulls in."""
 

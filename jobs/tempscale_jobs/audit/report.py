@@ -204,7 +204,7 @@ def _named(model: _Model, is_listed: bool) -> list[Section]:
 
 
 def _what_if(model: _Model) -> list[Section]:
-    return what_if.section(model.id, model.tables["what_if"], model.edges)
+    return what_if.section(model.id, model.tables, model.edges)
 
 
 def _threshold(model: _Model) -> list[Section]:

@@ -44,6 +44,7 @@ from tempscale_jobs.tables.audit import (
     TABLES,
     TEMPERATURE_EFFECT,
     WHAT_IF,
+    WHAT_IF_THRESHOLDS,
 )
 from tempscale_jobs.tables.columns import Table, finite
 from tempscale_jobs.verify.stage import Verified
@@ -56,6 +57,7 @@ _STEPS = {
     "length_collapse": "cosine", "cosine_histogram": "cosine", "exposure": "exposure", "exposure_corrected": "exposure",
     "near_duplicates": "exposure", "collapsed_texts": "exposure", "prefix_probe": "probe", "socm": "socm",
     "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top", "what_if": "what_if",
+    "what_if_thresholds": "what_if",
     "group_exposure": "exposure", "group_cosine": "by_group",
     "served_recall": "served", "served_missed": "served",
     "named_texts": "exposure", "removal": "exposure", "query_cosines": "query_cosines",
@@ -78,9 +80,9 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     run, config, index = audited[0].run, audited[0].config, audited[0].index
     models = [scope.model for scope in audited]
     requested = {
-        WHAT_IF: config.analysis.what_if, GROUP_EXPOSURE: config.by, GROUP_COSINE: config.by,
-        SERVED_RECALL: config.results, SERVED_MISSED: config.results, NAMED_TEXTS: not config.quick,
-        REMOVAL: not config.quick, QUERY_COSINES: config.queries,
+        WHAT_IF: config.analysis.what_if, WHAT_IF_THRESHOLDS: config.other_models, GROUP_EXPOSURE: config.by,
+        GROUP_COSINE: config.by, SERVED_RECALL: config.results, SERVED_MISSED: config.results,
+        NAMED_TEXTS: not config.quick, REMOVAL: not config.quick, QUERY_COSINES: config.queries,
     }  # fmt: skip
     collected = [table for table in TABLES if table.name in _STEPS and requested.get(table, True)]
     tables = {table.name: _collected(run, models, table, config.analysis) for table in collected}

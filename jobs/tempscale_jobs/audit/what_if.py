@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -10,6 +10,7 @@ import polars as pl
 
 from tempscale.correction.variant_names import chunks_of, model_of
 from tempscale_jobs.audit.findings import together
+from tempscale_jobs.nights.words import carried, threshold_line
 from tempscale_jobs.report.charts import COLOURS, ends_known, with_ends
 from tempscale_jobs.report.findings import state
 from tempscale_jobs.report.sections import Drawing, Section, Table, drawn, group, tabled
@@ -19,8 +20,9 @@ Row = dict[str, Any]
 _ASKED = {"corpus": "a text", "queries": "a query"}
 
 
-def section(place: str, table: pl.DataFrame, edges: Sequence[int]) -> list[Section]:
+def section(place: str, tables: Mapping[str, pl.DataFrame], edges: Sequence[int]) -> list[Section]:
     """The section of one model; `place` begins the key of its chart."""
+    table, thresholds = tables["what_if"], tables["what_if_thresholds"]
     variants = _overall(table)
     if len(variants) < 2:
         return []
@@ -28,12 +30,16 @@ def section(place: str, table: pl.DataFrame, edges: Sequence[int]) -> list[Secti
         "What if the vectors were stored or changed in another way",
         drawn(place, "what-if", _drawing(variants, table, edges)),
         tabled("what-if-by-group", _by_group(variants, table)),
-        sentences=[sentence(row, table, edges) for row in variants if row["what"]],
+        tabled("what-if-thresholds", _by_length(thresholds, edges)),
+        sentences=[
+            *(sentence(row, table, edges) for row in variants if row["what"]),
+            *(carried(row, "", f" of {row['what']}") for row in _overall(thresholds)),
+        ],
     )
 
 
 def _overall(table: pl.DataFrame) -> list[Row]:
-    """The rows of all askers, that of the vectors as they are first."""
+    """The rows of all askers, that of the vectors as they are first; or of all pairs."""
     rows: list[Row] = table.filter(pl.col("by").is_null()).to_dicts()
     return rows
 
@@ -156,6 +162,13 @@ def _by_group(variants: Sequence[Row], table: pl.DataFrame) -> Table:
     groups = dict.fromkeys((row["by"], row["group"]) for row in rows)
     cells = [(*group, *(_cell(by_variant.get((*group, what))) for what in names)) for group in groups]
     return Table(("column", "group", *(what or "as it is" for what in names)), cells)
+
+
+def _by_length(thresholds: pl.DataFrame, edges: Sequence[int]) -> Table:
+    """The thresholds of two texts of one length that are carried over to other models."""
+    rows = thresholds.filter(by="length").to_dicts()
+    heads = ("variant", "two texts of", "threshold", "passes", "the variant's", "stay")
+    return Table(heads, [(row["what"], *threshold_line(row, edges)) for row in rows])
 
 
 def _cell(row: Row | None) -> str:

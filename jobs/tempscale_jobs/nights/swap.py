@@ -12,17 +12,15 @@ from tempscale.collapse.length import interval_of
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 from tempscale.stats.errors import equal_documents
 from tempscale.stats.sample import seeded_sample
-from tempscale_jobs.nights.carried import Histograms, Pairs, carried
 from tempscale_jobs.nights.finished import Row, Side, documents_of_both
 from tempscale_jobs.report.text import count
-from tempscale_jobs.steps import calibration
+from tempscale_jobs.steps import calibration, carried
+from tempscale_jobs.steps.carried import TEXTS_OF_PAIRS, Compared, Histograms, Pairs
 from tempscale_jobs.steps.what_if_tables import mean_kept
 from tempscale_jobs.tables.audit import EXCERPTS
 from tempscale_jobs.tables.nights import SWAP_EXAMPLES, SWAP_NEIGHBOURS, SWAP_THRESHOLDS
 
-_TEXTS, _ASKERS, _EXAMPLES, _SEED = 2_000, 10_000, 10, 0
-_DEFAULTS = ("99", "99.9")
-"""The percentiles of random pairs under A that are carried over where no threshold is named."""
+_ASKERS, _EXAMPLES, _SEED = 10_000, 10, 0
 
 
 class Swap(NamedTuple):
@@ -85,7 +83,7 @@ class _Texts:
 
     def pairs(self) -> Pairs:
         """All pairs of a sample of the texts."""
-        chosen = self.both["text_id"].is_in(seeded_sample(self.both["text_id"], _TEXTS, _SEED)).to_numpy()
+        chosen = self.both["text_id"].is_in(seeded_sample(self.both["text_id"], TEXTS_OF_PAIRS, _SEED)).to_numpy()
         ids = self.both.filter(chosen).select("text_id")
         vectors = []
         for side in (self.a, self.b):
@@ -105,17 +103,11 @@ def _thresholds(a: Side, b: Side, texts: _Texts | None, thresholds: Sequence[flo
     histograms = _of_all_pairs(a, b, texts, None) or (None if pairs is None else pairs.histograms())
     if histograms is None:
         return []
-    levels = [calibration.percentiles(histograms.counts[0])[name] for name in _DEFAULTS]
-    asked = [*dict.fromkeys(thresholds)] or [round(cosine, 3) for cosine in levels if cosine is not None]
-    rows = [{"by": None, "group": None} | carried(threshold, histograms, pairs) for threshold in asked]
-    if pairs is None:
-        return rows
-    for interval, edge in enumerate(a.edges):
-        inside = pairs.inside(interval)
-        if len(inside) >= TEXTS_FOR_AN_INTERVAL:
-            histograms = _of_all_pairs(a, b, texts, interval) or inside.histograms()
-            rows += [{"by": "length", "group": str(edge)} | carried(threshold, histograms, inside) for threshold in asked]
-    return rows
+    compared = [Compared(None, histograms, pairs)]
+    for interval, inside in () if pairs is None else pairs.by_length():
+        of_length = _of_all_pairs(a, b, texts, interval) or inside.histograms()
+        compared.append(Compared(a.edges[interval], of_length, inside))
+    return carried.rows(compared, thresholds)
 
 
 def _of_all_pairs(a: Side, b: Side, texts: _Texts | None, interval: int | None) -> Histograms | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import polars as pl
@@ -148,7 +148,7 @@ def _swapped(compared: Compared, place: int) -> list[str]:
     neighbours, thresholds, examples = (_of(compared.swap[table.name], compared.pairs[place][1]) for table in SWAP)
     return [
         *compared.notes[place],
-        *(_carried(row) for row in thresholds.filter(pl.col("by").is_null()).to_dicts()),
+        *(carried(row, " of A", " of B") for row in thresholds.filter(pl.col("by").is_null()).to_dicts()),
         *(
             f"Of the {count(row['k'], 'nearest text')} of a text in A, "
             f"{share_with_error(row['neighbours_kept'], row['neighbours_kept_se'])} are among as many in B "
@@ -159,16 +159,16 @@ def _swapped(compared: Compared, place: int) -> list[str]:
     ]
 
 
-def _carried(row: Row) -> str:
-    """What replaces a threshold."""
-    old = f"{row['threshold']:g}"
+def carried(row: Row, old: str, new: str) -> str:
+    """What replaces a threshold; `old` and `new` say whose each is."""
     if row["new_threshold"] is None:
-        return f"The threshold {old} of A is not carried over: fewer than {LEAST_PAIRS_ABOVE} random pairs reach it."
+        few = f"fewer than {LEAST_PAIRS_ABOVE} random pairs reach it"
+        return f"The threshold {row['threshold']:g}{old} is not carried over: {few}."
     ends = f" ({number(row['new_threshold_low'])} to {number(row['new_threshold_high'])})"
     passes = share_with_error(row["passes"], row["passes_se"])
     sentence = (
-        f"Your {old} of A passes {passes} of random pairs; {number(row['new_threshold'])}"
-        f"{ends * (row['new_threshold_low'] is not None)} of B passes as many"
+        f"Your {row['threshold']:g}{old} passes {passes} of random pairs; {number(row['new_threshold'])}"
+        f"{ends * (row['new_threshold_low'] is not None)}{new} passes as many"
     )
     if row["stay"] is None:
         return f"{sentence}."
@@ -209,7 +209,7 @@ def tables(found: Compared) -> Iterator[tuple[tuple[str, ...], list[list[str]]]]
         first = f"{b['model']}: " * several + "two texts of"
         lengths = _of(found.swap[SWAP_THRESHOLDS.name], b).filter(by="length").to_dicts()
         if lengths:
-            yield (first, "threshold of A", "passes", "of B", "stay"), [_threshold_line(row, edges) for row in lengths]
+            yield (first, "threshold of A", "passes", "of B", "stay"), [threshold_line(row, edges) for row in lengths]
         lengths = _of(found.swap[SWAP_NEIGHBOURS.name], b).filter(by="length").to_dicts()
         if lengths:
             first = f"{b['model']}: " * several + "texts of"
@@ -240,7 +240,8 @@ def _text_line(row: Row) -> list[str]:
     ]  # fmt: skip
 
 
-def _threshold_line(row: Row, edges: Edges) -> list[str]:
+def threshold_line(row: Row, edges: Sequence[int]) -> list[str]:
+    """The length of two texts, a threshold, the pairs that pass, what replaces it, and the pairs that stay."""
     return [
         f"{interval_name(int(row['group']), edges)} tokens", f"{row['threshold']:g}",
         share_with_error(row["passes"], row["passes_se"]), number(row["new_threshold"]),

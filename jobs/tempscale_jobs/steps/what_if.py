@@ -31,7 +31,7 @@ from tempscale_jobs.steps.pieces import of_askers
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.steps.what_if_tables import Askers, Fact, Found, Result, rows
 from tempscale_jobs.tables import parts
-from tempscale_jobs.tables.audit import WHAT_IF
+from tempscale_jobs.tables.audit import WHAT_IF, WHAT_IF_THRESHOLDS
 from tempscale_jobs.workers.dispatch import Piece, later, missing, results, run_tasks, share
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def is_done(run: Run, model: Model) -> bool:
 
 
 def measure(scope: Embedded, queries: Run | None) -> None:
-    """Write the rows of `what_if` of one model, under its first temperature."""
+    """Write the rows of `what_if` and `what_if_thresholds` of one model, under its first temperature."""
     analysis, first = scope.analysis, scope.run.temperatures[0]
     if not analysis.what_if or is_done(scope.run, scope.model):
         return
@@ -80,15 +80,21 @@ def measure(scope: Embedded, queries: Run | None) -> None:
         for what in analysis.what_if:
             if chunks_of(what) is not None:
                 measured[what] = _by_chunks(whole, what, queries)
+        carried = list[dict[str, Any]]()
         for what, model in other_models.asked(scope).items():
-            measured[what] = _by_model(whole, model, queries)
+            other = other_models.embedded(scope, model)
+            measured[what] = _by_model(whole, other, queries)
+            carried += other_models.thresholds(scope, other)
             scope.run.storage.remove(scope.run.place(PLACE, model))  # The next of the run's models may have other askers.
         results_of = [measured[what] for what in (AS_IT_IS, *analysis.what_if)]
         place = scope.run.place(PLACE, scope.model, first)
-        name = f"{place}/what_if.parquet"
-        table = WHAT_IF.build_rows([row for result in results_of for row in rows(scope, result)])
-        scope.run.storage.write_table(name, table)
-        scope.run.storage.write_json(f"{place}/done.json", {"files": [name]})
+        tables = {
+            f"{place}/what_if.parquet": WHAT_IF.build_rows([row for result in results_of for row in rows(scope, result)]),
+            f"{place}/what_if_thresholds.parquet": WHAT_IF_THRESHOLDS.build_rows(carried),
+        }
+        for name, table in tables.items():
+            scope.run.storage.write_table(name, table)
+        scope.run.storage.write_json(f"{place}/done.json", {"files": [*tables]})
         for temperature in scope.run.temperatures:
             scope.run.storage.remove(f"{scope.run.place(PLACE, scope.model, temperature)}/found")
         for what in analysis.what_if:
@@ -304,13 +310,11 @@ def _by_chunks(whole: _Whole, what: str, queries: Run | None) -> Result:
     return result._replace(kept=kept, texts_found=float(texts_found))
 
 
-def _by_model(whole: _Whole, model: Model, queries: Run | None) -> Result:
+def _by_model(whole: _Whole, other: Embedded, queries: Run | None) -> Result:
     """Search the texts by another model's vectors: the same askers, except those that it rejects."""
-    scope = whole.askers.corpus.scope
-    other = other_models.embedded(scope, model)
     askers, same = _same_askers(whole.askers, _askers(other, queries))
-    width = dimensions(other.run, model, other.run.temperatures[0])
-    fact = whole.variant.facts[0]._replace(what=by_model(model.label), vector_bytes=4.0 * width)
+    width = dimensions(other.run, other.model, other.run.temperatures[0])
+    fact = whole.variant.facts[0]._replace(what=by_model(other.model.label), vector_bytes=4.0 * width)
     result = Result(fact, askers, _search_again(whole, askers))
     before = Nearest(whole.found.near.cosine[same], whole.found.near.label[same])
     return result._replace(kept=shares_kept(before, _in_whole_texts(whole, result, str)))

@@ -255,6 +255,26 @@ WHAT_IF = Table(
     ),
 )  # fmt: skip
 
+CARRIED = (
+    Column("threshold", FLOAT, "", "a cosine of today's vectors (A); a group's pairs are of two texts of it"),
+    Column("over", TEXT, "", "`corpus`: shares are of all pairs, from both histograms; `sample`: of 2,000 texts"),
+    Column("pairs", BIG, "pairs", "pairs that the shares are of"),
+    Column("passes", FLOAT, "share", "pairs that reach the threshold today"),
+    Column("passes_se", FLOAT, "", "its standard error for other texts, or documents; null where it is not known"),
+    Column("new_threshold", FLOAT, "", "of the new vectors (B), as many reach it; null where fewer than 10 pairs pass"),
+    Column("new_threshold_low", FLOAT, "", "lower end of its 95 % interval"),
+    Column("new_threshold_high", FLOAT, "", "upper end"),
+    Column("accepted", BIG, "pairs", "pairs of the sample that reach the threshold today"),
+    Column("stay", FLOAT, "share", "of these, those that reach new_threshold; null for fewer than 10"),
+    Column("stay_se", FLOAT, "", "its standard error for other texts, or documents"),
+)  # fmt: skip
+"""A threshold of random pairs of two texts, and what replaces it where the vectors are others."""
+WHAT_IF_THRESHOLDS = Table(
+    "what_if_thresholds",
+    "thresholds carried over to another model: the cosine that as many random pairs reach, and the pairs that stay",
+    (*KEY, Column("what", TEXT, "", "the other model, as `model:NAME`"), BY, GROUP, *CARRIED),
+)
+
 GROUP_EXPOSURE = Table(
     "group_exposure",
     "`exposure` by the groups that a column names, and whether a group attracts itself",
@@ -497,5 +517,5 @@ TABLES = (
     LENGTH_COLLAPSE, COSINE_HISTOGRAM, QUERY_COSINES, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED,
     NEAR_DUPLICATES,
     COLLAPSED_TEXTS, NAMED_TEXTS, REMOVAL, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF,
-    GROUP_EXPOSURE, GROUP_COSINE, SERVED_RECALL, SERVED_MISSED, EXCERPTS,
+    WHAT_IF_THRESHOLDS, GROUP_EXPOSURE, GROUP_COSINE, SERVED_RECALL, SERVED_MISSED, EXCERPTS,
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from tempscale_jobs.tables.audit import ASKERS, BY, COLLAPSE_SUMMARY, EXCERPT, GROUP
+from tempscale_jobs.tables.audit import ASKERS, BY, CARRIED, COLLAPSE_SUMMARY, EXCERPT, GROUP
 from tempscale_jobs.tables.columns import KEY, Column, Table
 
 _TEXT, _INT, _BIG, _FLOAT = pa.string(), pa.int32(), pa.int64(), pa.float64()
@@ -148,17 +148,7 @@ SWAP_THRESHOLDS = Table(
     "thresholds of run A carried over to run B: the cosine that as many random pairs reach, and the pairs that stay",
     (
         *KEY, BY, GROUP,
-        Column("threshold", _FLOAT, "", "a cosine under A; a group's pairs are of two texts of it"),
-        Column("over", _TEXT, "", "`corpus`: shares are of all pairs, from both histograms; `sample`: of 2,000 texts"),
-        Column("pairs", _BIG, "pairs", "pairs that the shares are of"),
-        Column("passes", _FLOAT, "share", "pairs that reach the threshold under A"),
-        Column("passes_se", _FLOAT, "", "its standard error for other texts, or documents; null where it is not known"),
-        Column("new_threshold", _FLOAT, "", "cosine under B that as many reach; null where fewer than 10 pairs pass"),
-        Column("new_threshold_low", _FLOAT, "", "lower end of its 95 % interval"),
-        Column("new_threshold_high", _FLOAT, "", "upper end"),
-        Column("accepted", _BIG, "pairs", "pairs of the sample that reach the threshold under A"),
-        Column("stay", _FLOAT, "share", "of these, those that reach new_threshold under B; null for fewer than 10"),
-        Column("stay_se", _FLOAT, "", "its standard error for other texts, or documents"),
+        *CARRIED,
     ),
 )  # fmt: skip
 

@@ -17,11 +17,11 @@ from tempscale.collapse.aggregates import BINS
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.nights import compare, words
-from tempscale_jobs.nights.carried import Pairs, carried
 from tempscale_jobs.report.findings import Findings
 from tempscale_jobs.report.text import share_with_error
 from tempscale_jobs.runs.folder import numbered, place
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps.carried import Pairs, carried
 from tempscale_jobs.tables.audit import COSINE_HISTOGRAM, EXCERPTS, NEIGHBOURS
 from tempscale_jobs.tables.audit import texts as table_of_texts
 
@@ -285,7 +285,7 @@ def test_neither_the_order_of_texts_nor_a_rotation_of_the_vectors_changes_anythi
 def test_errors_of_all_pairs_are_smaller_than_those_of_a_sample_of_texts(two, monkeypatch):
     a, b, _ = two
     (whole,) = overall(compare.compare(a, b, [0.5]), "thresholds")
-    monkeypatch.setattr("tempscale_jobs.nights.swap._TEXTS", 60)
+    monkeypatch.setattr("tempscale_jobs.nights.swap.TEXTS_OF_PAIRS", 60)
     (row,) = overall(compare.compare(a, b, [0.5]), "thresholds")
     assert [row[name] for name in ("passes", "new_threshold", "pairs")] == [
         whole[name] for name in ("passes", "new_threshold", "pairs")

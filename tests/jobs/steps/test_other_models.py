@@ -1,6 +1,11 @@
 """`--what-if model:NAME`: the same figures as an ordinary audit by the other model, which reads other tokens."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +13,12 @@ import polars as pl
 import pytest
 from command_line import in_process
 from tiny import save_bert
-from whole_run import as_lines, documented, read_tables
+from whole_run import as_lines, as_toml, audited, documented, read_parts, read_tables
 
 from tempscale.correction.variant_names import canonical
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.runs.folder import Model, find_models
+from tempscale_jobs.steps import cut_texts, other_models
 
 K, EDGES = 5, "0,64,100"
 TEXTS, QUERIES, ASKERS = 220, 60, 150
@@ -90,6 +96,34 @@ def test_the_figures_are_those_of_an_audit_by_the_other_model(runs, who):
         assert row["collapse_gap"] == pytest.approx(summary["collapse_gap"], abs=3 * row["collapse_gap_se_superpopulation"])
 
 
+def cosines(folder):
+    """The cosines of all pairs of texts in the order of their ids, a row a text, and the ids; not of a text with itself."""
+    table = read_parts(folder, "texts").sort("text_id")
+    vectors = table["embedding"].to_numpy().astype(float)
+    return vectors @ vectors.T - 3 * np.eye(len(vectors)), table["text_id"].to_list()
+
+
+def test_thresholds_are_carried_over_to_what_as_many_pairs_of_the_other_audit_reach(runs):
+    rows = read_tables(runs / "swap-corpus")["what_if_thresholds"].filter(pl.col("by").is_null()).to_dicts()
+    (old, ids), (new, same) = (cosines(runs / f"{name}-corpus") for name in ("swap", "other"))
+    assert ids == same
+    assert [row["what"] for row in rows] == ["model:other"] * 2
+    for row, share in zip(rows, (0.01, 0.001), strict=True):
+        above, stay = old >= row["threshold"], new >= row["new_threshold"]
+        pairs = TEXTS * (TEXTS - 1)
+        assert row["pairs"] == pairs // 2
+        assert row["passes"] == pytest.approx(above.sum() / pairs, abs=3e-4)  # Of bins of cosines.
+        assert row["passes"] == pytest.approx(share, rel=0.3)
+        assert stay.sum() == pytest.approx(above.sum(), rel=0.1)
+        assert row["accepted"] == above.sum() // 2
+        assert row["stay"] == pytest.approx((above & stay).sum() / above.sum(), abs=1e-12)
+        assert 0 < row["stay"] < 1
+    page = (runs / "swap-corpus" / "report.html").read_text()
+    assert f"Your {rows[0]['threshold']:g} passes" in page
+    assert "of model:other passes as many" in page
+    assert "Thresholds carried over, by length" in page
+
+
 def test_the_lengths_are_those_of_the_other_models_tokens(runs):
     """Its tokens are shorter, so more of its texts are long."""
     rows = read_tables(runs / "swap-corpus")["what_if"].filter(by="length")
@@ -127,6 +161,43 @@ def test_workers_and_shards_do_not_change_the_bytes(runs, small_model, other, tm
     assert code == 0, err
     first = (runs / "swap-queries" / "tables" / "what_if.parquet").read_bytes()
     assert (tmp_path / "run" / "tables" / "what_if.parquet").read_bytes() == first
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("what", "parts"),
+    [("model:OTHER", "texts/model=other/*/*.parquet"), ("chunk:32:late", "partials/chunks/*/*/texts/*/*/*.parquet")],
+)
+def test_a_run_killed_while_it_embeds_the_texts_again_goes_on_to_the_same_bytes(
+    runs, small_model, other, ray_address, tmp_path, monkeypatch, what, parts
+):  # fmt: skip
+    """What the killed run had embedded is not embedded again."""
+    asked = {
+        "corpus": {"source": str(runs / "texts.jsonl")}, "quick": True,
+        "embedding": {"models": [small_model], "temperatures": [1.0], "max_length": 100, "shard_texts": 20},
+        "analysis": {"neighbours": K, "exposure_sample": ASKERS, "what_if": [what.replace("OTHER", other)]},
+    }  # fmt: skip
+    audited(asked | {"out": str(tmp_path / "whole"), "execution": {"workers": 1}})
+    out, command = tmp_path / "killed", [sys.executable, "-m", "tempscale_jobs", "audit", str(tmp_path / "audit.toml")]
+    (tmp_path / "audit.toml").write_text(as_toml(asked))
+    command += ["--workers", "1", "--address", ray_address, "--out", str(out)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            while len(list(out.glob(parts))) < 3:
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.01)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert not (out / "run.json").exists()
+    kept = {file: file.stat().st_mtime_ns for file in out.glob(parts)}
+    for module in (cut_texts, other_models):
+        monkeypatch.setattr(module, "forget", lambda *arguments: None)
+    audited(asked | {"out": str(out), "execution": {"workers": 2, "shuffle_seed": 5}})
+    for name in ("what_if", "what_if_thresholds"):
+        tables = [folder / "tables" / f"{name}.parquet" for folder in (out, tmp_path / "whole")]
+        assert len({file.read_bytes() if file.exists() else None for file in tables}) == 1
+    assert {file: file.stat().st_mtime_ns for file in kept} == kept
+    assert len(list(out.glob(parts))) > len(kept)
 
 
 @pytest.mark.parametrize(

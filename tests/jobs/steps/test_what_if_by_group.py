@@ -11,6 +11,7 @@ from tempscale_jobs.audit.what_if import section
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.steps import what_if
+from tempscale_jobs.tables.audit import WHAT_IF_THRESHOLDS
 
 K, DIM, TEXTS, QUERIES = 5, 16, 300, 120
 WHAT = ("centre_by(source)", "centre_by(source)+int8", "centre(unit)")
@@ -96,8 +97,8 @@ def test_other_steps_follow_it(folder):
 
 
 def test_the_page_has_a_row_for_each_group(folder):
-    tables = read_tables(folder / "run")
-    (table,) = [part.table for part in section("m0", tables["what_if"], [0, 40])[0].parts if part.table is not None]
+    tables = read_tables(folder / "run") | {"what_if_thresholds": pl.DataFrame(WHAT_IF_THRESHOLDS.schema().empty_table())}
+    (table,) = [part.table for part in section("m0", tables, [0, 40])[0].parts if part.table is not None]
     rows = tables["what_if"].filter(by="source", what=WHAT[0]).to_dicts()
     assert [cells[1] for cells in table.rows] == [row["group"] for row in rows]
     at = table.heads.index(WHAT[0])

@@ -14,16 +14,23 @@ where m_i is the share of text i's pairs that reach c under A, c' under B, or bo
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from tempscale.collapse.aggregates import BINS, cosine_reached, pairs_above
+from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 from tempscale.stats.errors import Z_95, documents_error, equal_documents, within_error
-from tempscale_jobs.steps.calibration import LEAST_PAIRS_ABOVE
+from tempscale_jobs.steps.calibration import LEAST_PAIRS_ABOVE, percentiles
 from tempscale_jobs.tables.columns import finite
 
+TEXTS_OF_PAIRS = 2_000
+"""The texts whose pairs are compared, a sample of all."""
+_USUAL = ("99", "99.9")
+"""The percentiles of random pairs that are carried over where no threshold is named."""
 _ITSELF = -2.0
 """In place of the cosine of a text with itself, which is no pair: it reaches no threshold."""
 _UNKNOWN = (
@@ -59,20 +66,24 @@ class Pairs:
     ) -> Pairs:  # fmt: skip
         """The pairs of texts with these unit vectors under A and under B."""
         cosines = []
-        for rows in vectors:
-            cosine = rows.astype(np.float64) @ rows.astype(np.float64).T
-            np.fill_diagonal(cosine, _ITSELF)
-            cosines.append(cosine)
+        with threadpool_limits(1):  # So that all machines give the same bytes.
+            for rows in vectors:
+                cosine = rows.astype(np.float64) @ rows.astype(np.float64).T
+                np.fill_diagonal(cosine, _ITSELF)
+                cosines.append(cosine)
         return cls((cosines[0], cosines[1]), interval, documents)
 
     def __len__(self) -> int:
         return len(self.interval)
 
-    def inside(self, interval: int) -> Pairs:
-        """The pairs of two texts of one length interval."""
-        here = np.flatnonzero(self.interval == interval)
-        old, new = (cosine[np.ix_(here, here)] for cosine in self.cosines)
-        return Pairs((old, new), self.interval[here], None if self.documents is None else self.documents[here])
+    def by_length(self) -> Iterator[tuple[int, Pairs]]:
+        """The pairs of two texts of one length interval, for each that has enough texts."""
+        for interval in np.unique(self.interval).tolist():
+            here = np.flatnonzero(self.interval == interval)
+            if len(here) >= TEXTS_FOR_AN_INTERVAL:
+                old, new = (cosine[np.ix_(here, here)] for cosine in self.cosines)
+                documents = None if self.documents is None else self.documents[here]
+                yield interval, Pairs((old, new), self.interval[here], documents)
 
     @property
     def texts(self) -> float:
@@ -96,8 +107,29 @@ def _histogram(cosines: np.ndarray) -> np.ndarray:
     return np.asarray(np.histogram(cosines.clip(-1.0, 1.0), BINS, (-1.0, 1.0))[0])
 
 
+class Compared(NamedTuple):
+    """Pairs under A and under B, of all texts or of two texts of one length."""
+
+    length: int | None
+    """The first number of tokens of that length; None of all texts."""
+    histograms: Histograms
+    pairs: Pairs | None
+    """Those of a sample; None where the vectors are not known."""
+
+
+def rows(compared: Sequence[Compared], thresholds: Sequence[float] = ()) -> list[dict[str, Any]]:
+    """The rows for these thresholds, or for those that 1 % and 0.1 % of the first pairs reach; the first are all pairs."""
+    levels = [percentiles(compared[0].histograms.counts[0])[name] for name in _USUAL]
+    asked = [*dict.fromkeys(thresholds)] or [round(cosine, 3) for cosine in levels if cosine is not None]
+    found = list[dict[str, Any]]()
+    for one in compared:
+        of = {"by": None, "group": None} if one.length is None else {"by": "length", "group": str(one.length)}
+        found += [of | carried(threshold, one.histograms, one.pairs) for threshold in asked]
+    return found
+
+
 def carried(threshold: float, histograms: Histograms, pairs: Pairs | None) -> dict[str, Any]:
-    """A row of swap_thresholds without its group: shares from histograms, errors and what stays from pairs of a sample."""
+    """A row without its group: shares from histograms, errors and what stays from pairs of a sample."""
     old_counts, new_counts = histograms.counts
     totals, passing = [int(counts.sum()) for counts in histograms.counts], pairs_above(old_counts, threshold)
     passes = passing / totals[0]
