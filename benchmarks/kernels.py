@@ -114,7 +114,7 @@ def _in_lanes(given: np.ndarray) -> np.ndarray:
     groups, rows, columns, _ = given.shape
     norms = np.empty(groups * LANES)
     # The kernel overwrites its input, so the copy is part of its time.
-    nuclear_norms(given.copy().ravel(), np.arange(groups + 1, dtype=np.int64) * rows, columns, norms)
+    nuclear_norms(given.copy().ravel(), np.arange(groups + 1, dtype=np.int64) * rows, columns, 0.0, norms)
     return norms
 
 

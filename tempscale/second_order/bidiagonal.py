@@ -25,13 +25,14 @@ The dropped norm is below 1e-15, and d_Σ of unit-mean texts is of order 1.
 
 
 @compiled
-def nuclear_norms(block: np.ndarray, starts: np.ndarray, rank: int, norms: np.ndarray) -> None:
-    """Sums of the singular values of the matrices in consecutive lane blocks; the blocks are overwritten.
+def nuclear_norms(block: np.ndarray, starts: np.ndarray, rank: int, epsilon: float, norms: np.ndarray) -> None:
+    """Σ√(s² + ε) over the singular values s of the matrices in consecutive lane blocks; the blocks are overwritten.
 
     Args:
         block: flat float32: block k holds (starts[k+1] − starts[k]) × rank × 16 numbers, lane innermost.
         starts: first row of each block, and the end of the last: (blocks + 1,) int64.
         rank: columns of every matrix.
+        epsilon: ε ≥ 0. A block of m rows has min(m, rank) singular values, some of them 0.
         norms: (blocks·16,) float64, the output; NaN if the iteration did not converge.
     """
     longest = rank
@@ -48,7 +49,7 @@ def nuclear_norms(block: np.ndarray, starts: np.ndarray, rank: int, norms: np.nd
             _bidiagonalise(block, base, rows, rank, rank * LANES, LANES, diagonal, above, products, reflector)
         else:
             _bidiagonalise(block, base, rank, rows, LANES, rank * LANES, diagonal, above, products, reflector)
-        _sum_of_roots(diagonal, above, min(rows, rank), eigenvalues, squares, norms, k)
+        _sum_of_roots(diagonal, above, min(rows, rank), epsilon, eigenvalues, squares, norms, k)
 
 
 @compiled
@@ -147,10 +148,10 @@ def _products_with_column(
 
 @compiled
 def _sum_of_roots(
-    diagonal: np.ndarray, above: np.ndarray, size: int, eigenvalues: np.ndarray, squares: np.ndarray,
+    diagonal: np.ndarray, above: np.ndarray, size: int, epsilon: float, eigenvalues: np.ndarray, squares: np.ndarray,
     norms: np.ndarray, place: int,
 ) -> None:  # fmt: skip
-    """Write Σ√λ of the tridiagonal BᵀB to norms[place]; `squares` holds the squares of its off-diagonal."""
+    """Write Σ√(λ + ε) of the tridiagonal BᵀB to norms[place]; `squares` holds the squares of its off-diagonal."""
     zero = splat(widen(load(diagonal, 0)), 0.0)
     one, half, tiny = splat(zero, 1.0), splat(zero, 0.5), splat(zero, 1e-200)
     trace, before = zero, zero
@@ -162,7 +163,7 @@ def _sum_of_roots(
         store(eigenvalues, k * LANES, value)
         store(squares, k * LANES, a * a * before)
     negligible = trace * trace * splat(zero, 1e-32) + tiny
-    total, missed, spoilt = zero, zero, zero
+    total, missed, spoilt, shift = zero, zero, zero, splat(zero, epsilon)
     for l in range(size):  # noqa: E741 - the name of this index in the literature
         steps = 0
         while l + 1 < size and largest(load(squares, l * LANES) - negligible) > 0.0:
@@ -172,7 +173,7 @@ def _sum_of_roots(
             _ql_step(eigenvalues, squares, l, size, zero, one, half, tiny)
             steps += 1
         x = load(eigenvalues, l * LANES)
-        total = total + sqrt(where_positive(x, x, zero))
+        total = total + sqrt(where_positive(x, x, zero) + shift)
         spoilt = spoilt + (x - x)
     # where_positive turns NaN into 0, so the trace and each eigenvalue must pass values that are not finite to the result.
     total = total + where_positive(missed, zero / zero, (trace - trace) + spoilt)

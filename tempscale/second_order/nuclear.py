@@ -2,13 +2,13 @@
 
 One matrix product gives the cross blocks of many pairs. The next step depends on the device and the precision: on a CPU in
 float32, sixteen blocks at a time in SIMD lanes (`bidiagonal`); on a GPU, polar iterations of matrix products alone
-(`polar`); in float64, for blocks too large for lanes and in paper mode, eigenvalues of Gram matrices in float64.
+(`polar`); in float64 and for blocks too large for lanes, eigenvalues of Gram matrices in float64.
 benchmarks/NOTES.md lists the slower methods that were tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -29,8 +29,13 @@ _FEW = 64
 """Up to this many texts may be packed pair by pair: sixteen texts of all lengths in a block are padded to the longest."""
 _OF_AN_ELEMENT, _OF_A_PAIR = 42, 66_000
 """Further cost of a block's element and of a pair with its own product, in steps of the reduction."""
+_NO_EIGENVALUE = 1e-10
+"""An eigenvalue of a covariance that is smaller, relative to its largest one, is 0: the rounding of float32."""
 _DENSE = 8
 """If at least one in eight of all pairs of a list is wanted, all are computed: products of many texts are faster."""
+
+LARGEST_EPSILON = 1e-8
+"""The largest regularization whose eigenvalues are approximated by singular values, see `cross_nuclear_norms`."""
 
 Factors = Sequence[Float[Tensor, "rank dim"]]
 """Covariance factors (rank_i, d) of some texts, all in one precision and on one device."""
@@ -49,7 +54,9 @@ def cross_nuclear_norms(
             are sorted by rank internally.
         regularization: ε > 0 gives tr (S Σ_2 S + εI)^½ with S = (Σ_1 + εI)^½, as S2's published code does: the roots of the
             eigenvalues of F_2(Σ_1 + εI)F_2ᵀ plus ε, and (d − rank_2)·√ε. It lowers d_Σ by about (d − r)√ε/2 and depends a
-            little on which text is first.
+            little on which text is first. In float32 on a CPU, up to ε = 1e-8, these eigenvalues are the squares of the
+            singular values of F_1F_2ᵀ and, from the (rank_1 + 1)st on, ε times those of Σ_2. None is larger than the exact
+            one, and d_Σ is at most √ε·tr Σ_2/4 too large; of real texts with ε = 1e-9 by 3e-6, seldom by 1e-5.
 
     Returns:
         Float64 (texts1, texts2), ≥ 0, on the CPU.
@@ -57,41 +64,55 @@ def cross_nuclear_norms(
     norms = np.zeros((len(factors1), len(factors2)))
     if not len(factors1) or not len(factors2):
         return torch.from_numpy(norms)
-    if regularization:
-        return gram_norms(factors1, factors2, regularization)
+    if regularization and not _fit_lanes(factors1, regularization):
+        return _regularized_norms(factors1, factors2, regularization)
     rows, columns = _by_rank(factors1), _by_rank(factors2)
     sorted1, sorted2 = [factors1[i] for i in rows], [factors2[j] for j in columns]
 
     def place(group: int, first: int, block: np.ndarray) -> None:
         norms[np.ix_(rows[first:], columns[group : group + _LANES])] = block
 
-    _each_group(sorted1, sorted2, lambda group: 0, place)
+    _each_group(sorted1, sorted2, lambda group: 0, place, regularization)
+    if regularization:
+        norms += _Tails.of(factors2, regularization).after(_Tails.of(factors1, regularization).ranks[:, None])
     return torch.from_numpy(norms)
 
 
-def all_nuclear_norms(factors: Factors) -> Float[Tensor, "text text"]:
+def all_nuclear_norms(factors: Factors, *, regularization: float = 0.0) -> Float[Tensor, "text text"]:
     """‖F_iF_jᵀ‖_* of all pairs of one list, each computed once (the cross term of S2 eq. 6).
 
     Args:
         factors: covariance factors (rank_i, d).
+        regularization: as in `cross_nuclear_norms`, where text i is the first of the pair (i, j), i < j.
 
     Returns:
-        Float64 (texts, texts), ≥ 0, symmetric to the bit, on the CPU; the diagonal is ‖F_iF_iᵀ‖_* = tr Σ_i. As precise as
-        `cross_nuclear_norms`.
+        Float64 (texts, texts), ≥ 0, symmetric to the bit, on the CPU; without a regularization the diagonal is
+        ‖F_iF_iᵀ‖_* = tr Σ_i. As precise as `cross_nuclear_norms`.
     """
-    norms = np.zeros((len(factors), len(factors)))
     if not len(factors):
-        return torch.from_numpy(norms)
-    order = _by_rank(factors)
+        return torch.zeros(0, 0, dtype=torch.float64)
+    if regularization:
+        if _fit_lanes(factors, regularization):
+            tails = _Tails.of(factors, regularization)
+            norms = _symmetric_norms(factors, regularization) + tails.after(tails.ranks[:, None])
+        else:
+            norms = _regularized_norms(factors, factors, regularization).numpy()
+        return torch.from_numpy(np.triu(norms) + np.triu(norms, 1).T)
+    return torch.from_numpy(_symmetric_norms(factors, 0.0))
+
+
+def _symmetric_norms(factors: Factors, epsilon: float) -> np.ndarray:
+    """Σ√(s² + ε) over d singular values s of F_iF_jᵀ, most of them 0, for all pairs of one list."""
+    norms, order = np.zeros((len(factors), len(factors))), _by_rank(factors)
     ordered = [factors[i] for i in order]
-    if factors[0].dtype == torch.float32 and factors[0].device.type == "cpu" and len(factors) <= _FEW:
+    if _fit_lanes(factors, epsilon) and len(factors) <= _FEW:
         upper = np.triu_indices(len(factors), 1)
         packed = _Packed.of(factors, *upper)
         if len(upper[0]) and packed.work() < _square_work(packed.ranks[order]):
-            norms[upper] = packed.norms(factors)
+            norms[upper] = packed.norms(factors, epsilon)
             norms += norms.T
-            np.fill_diagonal(norms, [float(factor.double().square().sum()) for factor in factors])
-            return torch.from_numpy(norms)
+            np.fill_diagonal(norms, _traces(factors))
+            return norms
 
     def place(group: int, first: int, block: np.ndarray) -> None:
         texts, later = order[group : group + _LANES], order[first:]
@@ -100,8 +121,8 @@ def all_nuclear_norms(factors: Factors) -> Float[Tensor, "text text"]:
         inside = norms[np.ix_(texts, texts)]  # These pairs were computed in both orders; the first value is kept for both.
         norms[np.ix_(texts, texts)] = np.triu(inside) + np.triu(inside, 1).T
 
-    _each_group(ordered, ordered, lambda group: group, place)
-    return torch.from_numpy(norms)
+    _each_group(ordered, ordered, lambda group: group, place, epsilon)
+    return norms
 
 
 def paired_nuclear_norms(
@@ -125,18 +146,63 @@ def paired_nuclear_norms(
     if not len(first):
         return torch.from_numpy(norms)
     left, right = np.asarray(first, dtype=np.int64), np.asarray(second, dtype=np.int64)
-    if _DENSE * len(left) >= len(factors) ** 2 and not regularization:
-        return all_nuclear_norms(factors)[torch.from_numpy(left), torch.from_numpy(right)]
-    if factors[0].device.type == "cuda" and factors[0].dtype == torch.float32 and not regularization:
+    are_many, in_lanes = _DENSE * len(left) >= len(factors) ** 2, _fit_lanes(factors, regularization)
+    if are_many and (in_lanes or not regularization):
+        norms = _symmetric_norms(factors, regularization)[left, right]
+    elif in_lanes:
+        norms = _Packed.of(factors, left, right).norms(factors, regularization)
+    elif factors[0].device.type == "cuda" and factors[0].dtype == torch.float32 and not regularization:
         from tempscale.second_order.polar import pair_norms
 
-        return torch.from_numpy(pair_norms(factors, left, right))
-    if regularization or factors[0].dtype != torch.float32 or factors[0].device.type != "cpu":
+        norms = pair_norms(factors, left, right)
+    else:
         for text, places in _by_first(left):
             partners = [factors[j] for j in right[places]]
             norms[places] = cross_nuclear_norms([factors[text]], partners, regularization=regularization)[0].numpy()
-        return torch.from_numpy(norms)
-    return torch.from_numpy(_Packed.of(factors, left, right).norms(factors))
+    if in_lanes and regularization:
+        tails = _Tails.of(factors, regularization)
+        norms += tails.after(tails.ranks[left], right)
+    return torch.from_numpy(norms)
+
+
+def _fit_lanes(factors: Factors, epsilon: float) -> bool:
+    """Whether norms of these factors are computed in SIMD lanes."""
+    return factors[0].dtype == torch.float32 and factors[0].device.type == "cpu" and epsilon <= LARGEST_EPSILON
+
+
+class _Tails(NamedTuple):
+    """What a regularization ε adds where another text's covariance is 0."""
+
+    ranks: np.ndarray
+    """The rank of each text's covariance."""
+    sums: np.ndarray
+    """(texts, largest rank + 1): Σ √(ε(1 + κ)) − √ε over all but the k largest eigenvalues κ of a text's covariance."""
+
+    @classmethod
+    def of(cls, factors: Factors, epsilon: float) -> _Tails:
+        longest = max(min(factor.shape) for factor in factors)
+        ranks, sums = np.zeros(len(factors), np.int64), np.zeros((len(factors), longest + 1))
+        for text, factor in enumerate(factors):
+            wide = factor.double() if len(factor) <= factor.shape[1] else factor.double().mT
+            eigenvalues = torch.linalg.eigvalsh(wide @ wide.mT).clamp_min_(0).numpy()
+            ranks[text] = (eigenvalues > _NO_EIGENVALUE * eigenvalues.max(initial=0.0)).sum()
+            added = np.cumsum(np.sqrt(epsilon * (1 + eigenvalues)) - np.sqrt(epsilon))  # The smallest first.
+            sums[text, : len(added)] = added[::-1]
+        return cls(ranks, sums)
+
+    def after(self, ranks: np.ndarray, texts: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """The sums of some texts without as many eigenvalues."""
+        left = np.minimum(ranks, self.sums.shape[1] - 1)
+        sums: np.ndarray = self.sums[texts if isinstance(texts, np.ndarray) else np.arange(len(self.sums)), left]
+        return sums
+
+
+def _ranks(factors: Factors) -> np.ndarray:
+    return np.array([factor.shape[0] for factor in factors])
+
+
+def _traces(factors: Factors) -> np.ndarray:
+    return np.array([float(factor.double().square().sum()) for factor in factors])
 
 
 class _Packed(NamedTuple):
@@ -150,7 +216,7 @@ class _Packed(NamedTuple):
 
     @classmethod
     def of(cls, factors: Factors, first: np.ndarray, second: np.ndarray) -> _Packed:
-        ranks = np.array([factor.shape[0] for factor in factors])
+        ranks = _ranks(factors)
         taller = ranks[first] >= ranks[second]
         tall, narrow = np.where(taller, first, second), np.where(taller, second, first)
         return cls(tall, narrow, np.lexsort((ranks[tall], ranks[narrow])), ranks)
@@ -162,13 +228,14 @@ class _Packed(NamedTuple):
         rows, columns = (np.maximum.reduceat(side, starts) for side in sides)
         return _LANES * float((rows * columns * (columns + _OF_AN_ELEMENT)).sum()) + _OF_A_PAIR * len(self.order)
 
-    def norms(self, factors: Factors) -> np.ndarray:
-        """The norm of each pair."""
+    def norms(self, factors: Factors, epsilon: float) -> np.ndarray:
+        """Σ√(s² + ε) of each pair."""
         arrays, norms = [factor.detach().numpy() for factor in factors], np.zeros(len(self.order))
 
         def compute(start: int) -> None:
             pairs = self.order[start : start + _LANES]
-            norms[pairs] = _pair_norms([arrays[i] for i in self.tall[pairs]], [arrays[j] for j in self.narrow[pairs]])
+            sides = [[arrays[i] for i in side[pairs]] for side in (self.tall, self.narrow)]
+            norms[pairs] = _pair_norms(sides[0], sides[1], epsilon)
 
         _each(compute, range(0, len(self.order), _LANES))
         return norms
@@ -196,7 +263,7 @@ def pair_frobenius(factors: Factors, first: np.ndarray, second: np.ndarray) -> F
         Float64 (pairs,), ≥ 0; 0 if a factor has no row. Products are in the factors' precision.
     """
     norms = np.zeros(len(first))
-    ranks = np.array([factor.shape[0] for factor in factors])
+    ranks = _ranks(factors)
     for text, places in _by_first(first):
         nonzero = places[(ranks[second[places]] > 0) & (ranks[text] > 0)]
         if len(nonzero):
@@ -215,22 +282,23 @@ def _by_first(first: np.ndarray) -> list[tuple[int, np.ndarray]]:
 
 def _by_rank(factors: Factors) -> np.ndarray:
     """Stable order by rank, so that texts next to each other need little padding."""
-    return np.argsort([factor.shape[0] for factor in factors], kind="stable")
+    return np.argsort(_ranks(factors), kind="stable")
 
 
 def _each_group(
-    rows: Factors, columns: Factors, first_row: Callable[[int], int], place: Callable[[int, int, np.ndarray], None]
-) -> None:
+    rows: Factors, columns: Factors, first_row: Callable[[int], int], place: Callable[[int, int, np.ndarray], None],
+    epsilon: float,
+) -> None:  # fmt: skip
     """Call `place` with the norms of every group of up to sixteen columns, for the rows from first_row(group) on."""
     groups = range(0, len(columns), _LANES)
-    if rows[0].dtype == torch.float32 and rows[0].device.type == "cpu":
+    if _fit_lanes(rows, epsilon):
         stacked = np.concatenate([factor.detach().numpy() for factor in rows])
         starts = np.concatenate([[0], np.cumsum([factor.shape[0] for factor in rows])]).astype(np.int64)
         lists = [factor.detach().numpy() for factor in columns]
 
         def compute(group: int) -> None:
             first = first_row(group)
-            place(group, first, _lane_norms(stacked, starts[first:], lists[group : group + _LANES]))
+            place(group, first, _lane_norms(stacked, starts[first:], lists[group : group + _LANES], epsilon))
 
         _each(compute, groups)
         return
@@ -260,30 +328,31 @@ def _each(compute: Callable[[int], None], groups: range) -> None:
         list(pool.map(compute, groups))
 
 
-def _pair_norms(tall: list[np.ndarray], narrow: list[np.ndarray]) -> np.ndarray:
-    """The norms of at most sixteen pairs, each a lane of one padded block."""
+def _pair_norms(tall: list[np.ndarray], narrow: list[np.ndarray], epsilon: float) -> np.ndarray:
+    """Σ√(s² + ε) of at most sixteen pairs, each a lane of one padded block."""
     from tempscale.second_order.bidiagonal import nuclear_norms
 
-    rows, columns = max(map(len, tall)), max(map(len, narrow))
+    rows, columns, dim = max(map(len, tall)), max(map(len, narrow)), tall[0].shape[1]
     if columns == 0:
-        return np.zeros(len(tall))
+        return np.full(len(tall), dim * epsilon**0.5)
     if rows * columns > LARGEST_BLOCK:
         singles = zip(map(torch.from_numpy, tall), map(torch.from_numpy, narrow), strict=True)
-        return np.array([float(gram_norms([left], [right])) for left, right in singles])
+        return np.array([float(gram_norms([left], [right], epsilon)) for left, right in singles])
     block = np.zeros((rows, columns, _LANES), dtype=np.float32)
     for lane, (left, right) in enumerate(zip(tall, narrow, strict=True)):
         block[: len(left), : len(right), lane] = left @ right.T
     norms = np.empty(_LANES)
-    nuclear_norms(block.ravel(), np.array([0, rows], dtype=np.int64), columns, norms)
-    return norms[: len(tall)]
+    nuclear_norms(block.ravel(), np.array([0, rows], dtype=np.int64), columns, epsilon, norms)
+    found: np.ndarray = norms[: len(tall)] + (dim - min(rows, columns)) * epsilon**0.5
+    return found
 
 
-def _lane_norms(stacked: np.ndarray, starts: np.ndarray, group: list[np.ndarray]) -> np.ndarray:
-    """(texts, len(group)) norms, from one product a chunk of rows."""
+def _lane_norms(stacked: np.ndarray, starts: np.ndarray, group: list[np.ndarray], epsilon: float) -> np.ndarray:
+    """(texts, len(group)) sums Σ√(s² + ε), from one product a chunk of rows."""
     from tempscale.second_order.bidiagonal import nuclear_norms
 
     texts, rank, dim = len(starts) - 1, max(factor.shape[0] for factor in group), stacked.shape[1]
-    norms = np.zeros((texts, _LANES))
+    norms = np.full((texts, _LANES), dim * epsilon**0.5)
     if rank == 0:
         return norms[:, : len(group)]
     # The columns of the product are the rows of the group's texts, with the text innermost: the layout of the lanes.
@@ -304,36 +373,48 @@ def _lane_norms(stacked: np.ndarray, starts: np.ndarray, group: list[np.ndarray]
         product = buffer[: len(rows) * width].reshape(len(rows), width)
         np.dot(rows, right, out=product)
         block_norms = np.empty((last - first) * _LANES)
-        nuclear_norms(product.ravel(), starts[first : last + 1] - starts[first], rank, block_norms)
-        norms[first:last] = block_norms.reshape(-1, _LANES)
+        nuclear_norms(product.ravel(), starts[first : last + 1] - starts[first], rank, epsilon, block_norms)
+        others = dim - np.minimum(ranks[first:last], rank)
+        norms[first:last] = block_norms.reshape(-1, _LANES) + others[:, None] * epsilon**0.5
         first = last
     if fitting < texts:
         large = [torch.from_numpy(stacked[starts[k] : starts[k + 1]]) for k in range(fitting, texts)]
         for lane, factor in enumerate(group):  # One at a time: sixteen of the largest would take gigabytes.
-            norms[fitting:, lane] = gram_norms(large, [torch.from_numpy(factor)])[:, 0].numpy()
+            norms[fitting:, lane] = gram_norms(large, [torch.from_numpy(factor)], epsilon)[:, 0].numpy()
     return norms[:, : len(group)]
 
 
-def gram_norms(factors1: Factors, factors2: Factors, regularization: float = 0.0) -> Tensor:
-    """Norms from the eigenvalues, in float64, of the smaller Gram matrix of each cross block."""
-    dim = factors1[0].shape[1]
-    norms = torch.zeros(len(factors1), len(factors2), dtype=torch.float64)
+def gram_norms(factors1: Factors, factors2: Factors, epsilon: float = 0.0) -> Tensor:
+    """Σ√(s² + ε) from the eigenvalues, in float64, of the smaller Gram matrix of each cross block."""
+    dim, norms = factors1[0].shape[1], torch.zeros(len(factors1), len(factors2), dtype=torch.float64)
     rank1, rank2 = max(f.shape[0] for f in factors1), max(f.shape[0] for f in factors2)
-    if rank1 > rank2 and not regularization:
-        return gram_norms(factors2, factors1).mT
-    if rank2 == 0:
-        return norms.fill_(dim * regularization**0.5)
-    padded2 = torch.nn.utils.rnn.pad_sequence(list(factors2), batch_first=True)
-    columns = max(1, GRAM_ELEMENTS // (max(1, rank1) * rank2))
+    if rank1 > rank2:
+        return gram_norms(factors2, factors1, epsilon).mT
+    for row, start, cross, _ in _cross_blocks(factors1, factors2):
+        squares = torch.linalg.eigvalsh(cross @ cross.mT).clamp_min_(0)
+        total = (squares + epsilon).sqrt_().sum(-1) + (dim - cross.shape[1]) * epsilon**0.5
+        norms[row, start : start + len(cross)] = total.cpu()
+    return norms
+
+
+def _regularized_norms(factors1: Factors, factors2: Factors, epsilon: float) -> Tensor:
+    """Tr (S Σ_2 S + εI)^½ with S = (Σ_1 + εI)^½, from the eigenvalues of F_2(Σ_1 + εI)F_2ᵀ in float64."""
+    dim, norms = factors1[0].shape[1], torch.zeros(len(factors1), len(factors2), dtype=torch.float64)
+    for row, start, cross, block in _cross_blocks(factors1, factors2):
+        second = block.double()
+        squares = torch.linalg.eigvalsh(cross.mT @ cross + epsilon * (second @ second.mT)).clamp_min_(0)
+        total = (squares + epsilon).sqrt_().sum(-1) + (dim - cross.shape[2]) * epsilon**0.5
+        norms[row, start : start + len(cross)] = total.cpu()
+    return norms
+
+
+def _cross_blocks(factors1: Factors, factors2: Factors) -> Iterator[tuple[int, int, Tensor, Tensor]]:
+    """For each text of the first list and some of the second from a place on: F_1F_2ᵀ in float64, and F_2, padded."""
+    dim, padded2 = factors1[0].shape[1], torch.nn.utils.rnn.pad_sequence(list(factors2), batch_first=True)
+    rank1, rank2 = max(f.shape[0] for f in factors1), padded2.shape[1]
+    columns = max(1, GRAM_ELEMENTS // max(1, rank1 * rank2))
     for row, factor in enumerate(factors1):
         for start in range(0, len(factors2), columns):
             block = padded2[start : start + columns]
-            cross = (factor @ block.reshape(-1, dim).mT).reshape(len(factor), len(block), rank2).permute(1, 0, 2).double()
-            if regularization:
-                second = block.double()
-                squares = torch.linalg.eigvalsh(cross.mT @ cross + regularization * (second @ second.mT)).clamp_min_(0)
-                total = (squares + regularization).sqrt_().sum(-1) + (dim - rank2) * regularization**0.5
-            else:
-                total = torch.linalg.eigvalsh(cross @ cross.mT).clamp_min_(0).sqrt_().sum(-1)
-            norms[row, start : start + columns] = total.cpu()
-    return norms
+            cross = (factor @ block.reshape(-1, dim).mT).reshape(len(factor), len(block), rank2).permute(1, 0, 2)
+            yield row, start, cross.double(), block

@@ -104,13 +104,7 @@ def socm_square(
     Returns:
         Three float64 matrices (texts, texts), symmetric, with a diagonal of 0.
     """
-    trace = traces(factors)
-    if regularization:
-        # The published code's value depends on which text of a pair comes first, so each pair keeps its order.
-        cross = cross_nuclear_norms(factors, factors, regularization=regularization).triu(1)
-        cross = cross + cross.mT
-    else:
-        cross = all_nuclear_norms(factors)
+    trace, cross = traces(factors), all_nuclear_norms(factors, regularization=regularization)
     d_mu = _squared_distances(means, means).fill_diagonal_(0)
     # Summed in one order for (i, j) and (j, i), so that the matrix is symmetric to the bit.
     d_mu = d_mu.triu() + d_mu.triu(1).mT

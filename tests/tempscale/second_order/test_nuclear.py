@@ -41,7 +41,7 @@ def in_lanes(groups):
     starts = np.cumsum([0, *(len(group) for group in stacked)])
     flat = np.concatenate([group.ravel() for group in stacked])
     norms = np.full(len(groups) * LANES, np.nan)
-    nuclear_norms(flat, starts.astype(np.int64), stacked[0].shape[1], norms)
+    nuclear_norms(flat, starts.astype(np.int64), stacked[0].shape[1], 0.0, norms)
     return norms.reshape(-1, LANES)
 
 

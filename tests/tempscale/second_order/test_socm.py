@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from tempscale.measures import pairwise_socm
 from tempscale.second_order import nuclear
 from tempscale.second_order.moments import covariance_factor
-from tempscale.second_order.socm import cross_nuclear_norms, socm, socm_value, traces
+from tempscale.second_order.socm import (
+    cross_nuclear_norms,
+    socm,
+    socm_pairs,
+    socm_square,
+    socm_tile,
+    socm_value,
+    traces,
+)
 
 DOUBLE = torch.float64
 seeds = st.integers(0, 2**32)
@@ -238,6 +246,37 @@ def test_paper_mode_equals_the_published_code_on_real_texts_in_their_order(token
     lowered = (exact.d_sigma - found.d_sigma)[~torch.eye(len(chosen), dtype=torch.bool)]
     assert lowered.min() >= 0
     assert lowered.max() == pytest.approx(384 * 1e-9**0.5 / 2, rel=0.1)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("first", "step"), [(0, 1), (0, 2), (1, 2)])
+def test_paper_mode_in_float32_is_within_its_bound_of_the_published_code(token_embeddings, first, step):
+    """In the order of each pair, among all pairs, listed ones and two lists; the bound is √ε·tr Σ_2/4."""
+    chosen = token_embeddings[first::step][:14]
+    assert len({len(tokens) for tokens in chosen}) > 4
+    means, factors = zip(*map(covariance_factor, chosen), strict=True)
+    assert factors[0].dtype == torch.float32
+    square = socm_square(torch.stack(means), factors, regularization=1e-9).d_sigma
+    tile = socm_tile(torch.stack(means), factors, torch.stack(means), factors, regularization=1e-9).d_sigma
+    pairs = [(i, j) for i in range(len(chosen)) for j in range(len(chosen)) if i != j]
+    few = pairs[: len(chosen) ** 2 // 9]
+    listed = {
+        pair: value
+        for some in (pairs, few)
+        for pair, value in zip(
+            some, socm_pairs(torch.stack(means), factors, *zip(*some, strict=True), regularization=1e-9).d_sigma, strict=True
+        )
+    }
+    missed = []
+    for i, j in pairs:
+        expected = oracles.published_d_sigma(chosen[i].double().numpy(), chosen[j].double().numpy(), 1e-9)
+        bound = 1e-9**0.5 * float(factors[j].double().square().sum()) / 4 + 2e-6
+        found = [tile[i, j], listed[i, j], *([square[i, j], square[j, i]] if i < j else [])]
+        missed += [float(value) - expected for value in found]
+        assert -1e-6 < missed[-1] < bound
+        assert max(map(float, found)) - min(map(float, found)) < 2e-6
+    assert max(missed) < 1.2e-5
+    assert np.mean(missed) < 4e-6
 
 
 def test_paper_mode_clamps_at_zero_and_goes_to_the_exact_value():
