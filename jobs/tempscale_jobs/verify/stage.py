@@ -119,8 +119,8 @@ def verified(
         _explain(run, crew, wrong, known, journal)
     for candidate in run.models[1:]:
         with Crew(run, cluster, candidate, config.embedding) as crew:
-            every = explain.pieces(run, candidate, [*wrong.first, *wrong.rest], known)
-            _explain_by_candidate(crew, candidate, every, journal)
+            left = explain.pieces(run, candidate, [*wrong.first, *wrong.rest], known)
+            _explain_by_candidate(crew, candidate, left, journal)
     texts = None if config.earlier is None else _earlier(config.earlier, run, judged, journal)
     causes = summary.causes(run, judged, [piece.files[0] for piece in every], texts)
     tables = summary.tables_of(run, judged, config.by, causes)
