@@ -122,6 +122,12 @@ GROUPS = {
         commands, and a loop over the file in one process that checks nothing.""",
         "rate over that of the loop",
     ),
+    "what_if": Group(
+        "Variants of a million vectors",
+        """Audits of 1,000,000 random vectors of 384 dimensions with 2,000 queries, `--quick --cosine moments`: without and
+        with dims:256, dims:128, int8, bits, centre+bits and length.""",
+        "seconds, to without",
+    ),
     "vectors": Group(
         "Embeddings of your own, ten million",
         """Whole commands with two cores: random vectors of 32 dimensions with their lengths in a hundred Parquet files,

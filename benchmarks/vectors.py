@@ -30,27 +30,27 @@ def measure(vectors: int = VECTORS, growth: tuple[int, int] = GROWTH) -> list[di
         folder = Path(name)
         runs = []
         for number, count in enumerate((*growth, vectors)):
-            _write(folder / str(number), count)
-            runs.append(_run(folder / str(number), folder / f"run-{number}"))
+            write(folder / str(number), count)
+            runs.append(run(folder / str(number), folder / f"run-{number}"))
     few, more, all_of_them = runs
     grown = (more["driver"] - few["driver"]) / (growth[1] - growth[0])
     return [
-        {"what": f"{count:,} vectors of {DIM} dimensions, closed form", "rate": count / run["seconds"], "unit": "vectors/s"}
-        | {"ratio": (count / run["seconds"]) / (growth[0] / few["seconds"]), "seconds": run["seconds"]}
-        | {"driver_peak_bytes": run["driver"], "peak_memory_bytes": run["all"], "steps": run["steps"]}
+        {"what": f"{count:,} vectors of {DIM} dimensions, closed form", "rate": count / one["seconds"], "unit": "vectors/s"}
+        | {"ratio": (count / one["seconds"]) / (growth[0] / few["seconds"]), "seconds": one["seconds"]}
+        | {"driver_peak_bytes": one["driver"], "peak_memory_bytes": one["all"], "steps": one["steps"]}
         | {"driver_bytes_a_vector": grown}
-        for count, run in zip((*growth, vectors), (few, more, all_of_them), strict=True)
+        for count, one in zip((*growth, vectors), (few, more, all_of_them), strict=True)
     ]
 
 
-def _write(folder: Path, count: int) -> None:
-    """Write random vectors of three lengths into a hundred files."""
+def write(folder: Path, count: int, dim: int = DIM) -> None:
+    """Write random vectors of texts of many lengths into a hundred files."""
     folder.mkdir()
-    kind = pa.list_(pa.float32(), DIM)
+    kind = pa.list_(pa.float32(), dim)
     for k in range(FILES):
         own = count // FILES
         rng = np.random.default_rng(k)
-        vectors = rng.standard_normal((own, DIM)).astype(np.float32) + 0.3
+        vectors = rng.standard_normal((own, dim)).astype(np.float32) + 0.3
         columns = {
             "id": [f"{k}-{i}" for i in range(own)],
             "tokens": rng.integers(8, 400, own),
@@ -59,11 +59,11 @@ def _write(folder: Path, count: int) -> None:
         pq.write_table(pa.table(columns), folder / f"{k:03d}.parquet")
 
 
-def _run(source: Path, out: Path) -> dict[str, Any]:
+def run(source: Path, out: Path, *more: str) -> dict[str, Any]:
     """Seconds of a run, and the highest memory of its process and of that with all of Ray's."""
     command = [
         sys.executable, "-m", "tempscale_jobs", "audit", "--corpus", str(source), "--embedding-column", "embedding",
-        "--length-column", "tokens", "--cosine", "moments", "--out", str(out),
+        "--length-column", "tokens", "--cosine", "moments", "--out", str(out), *more,
     ]  # fmt: skip
     begun, driver, everything = time.monotonic(), 0, 0
     process = subprocess.Popen(command)

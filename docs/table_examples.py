@@ -36,6 +36,10 @@ QUESTIONS = {
         "How does the mean cosine of the same texts grow with their length?",
         '.pivot("prefix_tokens", index="temperature", values="cosine_mean")',
     ),
+    "decomposition": (
+        "Is it pooling, context, length or topic that brings longer texts together?",
+        '.select("figure", "value", "se")',
+    ),
     "exposure": (
         "Whose texts take more than their share of the results, beyond noise?",
         '.filter(pl.col("exposure") - 2 * pl.col("exposure_se") > 1)',

@@ -1197,7 +1197,9 @@ FINDINGS = Subject(
     )
     + of(
         f"{JOBS}/audit/verdict.py",
-        ("_lowered", 'gap.state != "up" or not changes', "not changes"),
+        ("_lowered", 'gap.state != "up"', "False"),
+        ("_caveat", "apart and not together", "apart"),
+        ("_caveat", "apart and not together", "not together"),
         ("_lowered", '[change for change in changes if change.state == "down"]', "changes"),
     )
     + of(

@@ -47,11 +47,12 @@ def measured(name, value, error):
 
 def tables_of(
     gap=0.08, gap_error=0.01, prefix=0.02, change=-0.017, socm=0.66, text="a plain text", model="MiniLM", taus=(1.0, 0.8),
-    exposed=None, asked_by=("corpus",), queries=120,
+    exposed=None, asked_by=("corpus",), queries=120, closer=0.001, lengths=(0.0, 0.0, -0.017),
 ):  # fmt: skip
     """The tables of a run with these figures at τ 1.0, and at τ 0.8 `change` added to the gap.
 
-    `exposed` is the exposure of each interval; none was measured without it.
+    `closer` is added to the mean cosine of all pairs, and each of `lengths` to that inside an interval. `exposed` is the
+    exposure of each interval; none was measured without it.
     """
     first, second = taus
     rows = {table: [] for table in (
@@ -118,11 +119,13 @@ def tables_of(
                 plane = {"d_mu": 0.4, "d_sigma": 1.25, "d_mu_width": width, "d_sigma_width": width}
                 rows[SOCM_SCATTER].append(own | {"kind": kind, "pairs": pairs} | plane)
     if gap is not None:
-        for figure, before, after, by, error, texts in (
-            ("collapse_gap", gap, gap + change, change, 0.003, 80), ("cosine_mean", 0.06, 0.061, 0.001, 0.003, 120),
+        for figure, edge, before, by, texts in (
+            ("collapse_gap", None, gap, change, 80), ("cosine_mean", None, 0.06, closer, 120),
+            *(("cosine_mean", edge, 0.06, moved, 40) for edge, moved in zip(EDGES, lengths, strict=False)),
         ):  # fmt: skip
-            figures = {"reference": str(first), "figure": figure, "reference_value": before, "value": after, "texts": texts}
-            rows[TEMPERATURE_EFFECT].append(key(second, model) | figures | measured("change", by, error))
+            figures = {"reference": str(first), "figure": figure, "interval": edge, "texts": texts}
+            figures |= {"reference_value": before, "value": before + by}
+            rows[TEMPERATURE_EFFECT].append(key(second, model) | figures | measured("change", by, 0.003))
     return {table.name: pl.DataFrame(pl.from_arrow(table.build_rows(r))) for table, r in rows.items()}
 
 

@@ -96,6 +96,7 @@
       precision           what bfloat16 changes
       factors             covariance factors of a sample
       probe               the same texts, cut to prefixes
+      decomposition       what the gap between prefixes is made of
       blocks              durable blocks of texts, and a tile task's files
       cosine              all pairs: tiles, sums, length_collapse
       calibration         how near two random texts are, by length

@@ -330,6 +330,22 @@ class Tokenizer:
         truncated = [tokens.truncated[k] for k in sequence]
         return Tokens(tokens.ids, truncated, None, failed, spans=Spans(np.array(sequence), start, stop))
 
+    def framing(self) -> tuple[list[int], list[int]]:
+        """The tokens before a text, special ones and those of the prompt, and the special ones after it."""
+        (encoding,) = self._tokenizer([self.prompt or "a"]).encodings
+        text = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
+        first = text[0] if text else len(encoding.ids)
+        before = encoding.ids[: text[-1] + 1 if self.prompt and text else first]
+        return list(before), list(encoding.ids[text[-1] + 1 if text else first :])
+
+    def contents(self, texts: Sequence[str], most: int) -> list[list[int]]:
+        """The tokens of each text, at most so many with special ones, but without these and without the prompt."""
+        encodings = self._tokenizer(list(texts), truncation=True, max_length=most, verbose=False).encodings
+        return [
+            [token for token, special in zip(encoding.ids, encoding.special_tokens_mask, strict=True) if not special]
+            for encoding in encodings
+        ]
+
     def vocabulary(self) -> dict[str, int]:
         """Ids of the ordinary tokens by their text, without special tokens."""
         special = set(self._tokenizer.all_special_ids)

@@ -131,6 +131,7 @@ def effects(table: pl.DataFrame) -> Drawing | None:
     rows = [
         point(row["temperature"], "", FIGURES[row["figure"]], row["change"], row["change_se_superpopulation"])
         for row in table.filter(pl.col("figure").is_in(list(FIGURES))).to_dicts()
+        if row.get("interval") is None
     ]
     # The reference has the first colour, as in the other figures, and no change of its own.
     temperatures = list(dict.fromkeys([*table["reference"], *table["temperature"]]))

@@ -35,6 +35,11 @@ _NOT_SHOWN = {
 }
 
 
+def inside(interval: int) -> str:
+    """The name of the mean cosine of two texts of one length, by its first number of tokens."""
+    return f"cosine_mean of two texts from {interval} tokens"
+
+
 def exposed(interval: int, asked_by: str) -> str:
     """The name of the finding on the share of search results that a length takes."""
     return f"exposure from {interval} tokens, asked by {asked_by}"
@@ -90,7 +95,9 @@ def _of_row(row: Row, tables: Tables, edges: Sequence[int]) -> Iterator[Finding]
         if effect["figure"] in CHANGES:
             basis = f"differences on the same texts, from {effect['reference']}"
             grounds = {"rests_on": basis, "not_shown": _NOT_SHOWN["change"]}
-            yield finding(row, changed(effect["figure"]), state(value, error), value, error, **grounds)
+            edge = effect.get("interval")  # A run of an older version does not know it.
+            figure = effect["figure"] if edge is None else inside(edge)
+            yield finding(row, changed(figure), state(value, error), value, error, **grounds)
 
 
 def _variants(row: Row, table: pl.DataFrame) -> Iterator[Finding]:

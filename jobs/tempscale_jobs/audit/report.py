@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from tempscale_jobs.audit import by_group, charts, named, served, verdict, what_if
+from tempscale_jobs.audit import by_group, charts, decomposed, named, served, verdict, what_if
 from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.words import (
     NOTE,
@@ -178,6 +178,7 @@ def _length(model: _Model) -> list[Section]:
         drawn(model.id, "cosine", charts.inside_intervals(cells, model.edges, "cosine", "mean cosine")),
         drawn(model.id, "heatmap", charts.heatmap(cells, model.edges)),
         drawn(model.id, "probe", probe),
+        decomposed.section(model.id, model.tables["decomposition"]),
         drawn(model.id, "effects", charts.effects(model.tables["temperature_effect"])),
         sentences=missing,
     )  # fmt: skip

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from tempscale.collapse.aggregates import merge_tree
 from tempscale.collapse.length import Moments, gap_intervals
-from tempscale.stats.enough import VALUES_FOR_AN_ERROR
+from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL, VALUES_FOR_AN_ERROR
 from tempscale.stats.errors import documents_error, equal_documents, finite_population, within_error
 from tempscale.stats.groups import between_strata, jackknife_error
 from tempscale.temperature.schedule import Temperature
@@ -33,6 +33,7 @@ from tempscale_jobs.steps.slots import largest, ranked
 from tempscale_jobs.tables.audit import (
     COLLAPSE_SUMMARY,
     COLLAPSED_TEXTS,
+    DECOMPOSITION,
     EXCERPTS,
     GROUP_COSINE,
     GROUP_EXPOSURE,
@@ -55,7 +56,8 @@ _EXCERPT_CHARACTERS, _AT_ONCE = 280, 1 << 20
 """The length of an excerpt, and values that are summed at a time."""
 _STEPS = {
     "length_collapse": "cosine", "cosine_histogram": "cosine", "exposure": "exposure", "exposure_corrected": "exposure",
-    "near_duplicates": "exposure", "collapsed_texts": "exposure", "prefix_probe": "probe", "socm": "socm",
+    "near_duplicates": "exposure", "collapsed_texts": "exposure", "prefix_probe": "probe", "decomposition": "probe",
+    "socm": "socm",
     "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top", "what_if": "what_if",
     "what_if_thresholds": "what_if",
     "group_exposure": "exposure", "group_cosine": "by_group",
@@ -81,6 +83,7 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     models = [scope.model for scope in audited]
     requested = {
         WHAT_IF: config.analysis.what_if, WHAT_IF_THRESHOLDS: config.other_models, GROUP_EXPOSURE: config.by,
+        DECOMPOSITION: config.analysis.probe == "decomposition" and config.analysis.probe_sample != 0,
         GROUP_COSINE: config.by, SERVED_RECALL: config.results, SERVED_MISSED: config.results,
         NAMED_TEXTS: not config.quick, REMOVAL: not config.quick, QUERY_COSINES: config.queries,
     }  # fmt: skip
@@ -90,7 +93,7 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     for scope in audited:
         figures = [_figures(scope, t, tables) for t in run.temperatures]
         summaries += [row for row, _ in figures]
-        effects += _effects(run, scope.model, figures)
+        effects += _effects(scope, figures)
     nearest = [_nearest_to_all(scope, t) for scope in audited for t in run.temperatures]
     tables["collapsed_texts"] = pa.concat_tables([tables["collapsed_texts"], *nearest])
     wrong = {"verified_texts": None, "wrong_share": None} if verified is None else verified.figures
@@ -271,6 +274,10 @@ def _figures(
             "spread_over_2_share": float((texts["spread"] > 2).mean()),
             "within_cosine_over_third_share": _mean(condition),
         }
+    for k in np.flatnonzero(layout.texts_by_interval() >= TEXTS_FOR_AN_INTERVAL).tolist():
+        of_length = layout.interval == k
+        within = None if documents is None else [documents[of_length]]
+        samples[findings.inside(layout.edges[k])] = Sampled([inside[of_length]], within, True, correction)
     ends = gap_intervals(layout.texts_by_interval().tolist())
     row |= dict.fromkeys(("collapse_gap", "gap_shortest", "gap_longest", "gap_texts", "gap_documents"))
     if ends is not None:
@@ -390,22 +397,31 @@ def _mean(values: np.ndarray) -> float | None:
     return float(values.mean()) if len(values) else None
 
 
-def _effects(run: Run, model: Model, figures: list[tuple[dict[str, Any], Samples]]) -> list[dict[str, Any]]:
+def _effects(scope: Embedded, figures: list[tuple[dict[str, Any], Samples]]) -> list[dict[str, Any]]:
     """The change of each figure from the first temperature to each other one, from differences on the same texts."""
-    (reference, before), rows = figures[0], []
+    (reference, before), run, rows = figures[0], scope.run, list[dict[str, Any]]()
     for temperature, (row, after) in zip(run.temperatures[1:], figures[1:], strict=True):
+        key = run.key(scope.model, temperature) | {"reference": run.temperatures[0].canonical}
         for figure in ("cosine_mean", "collapse_gap", "prefix_gap", "socm_mean", "spread_mean"):
-            if figure not in before or figure not in after or reference[figure] is None or row[figure] is None:
-                continue
-            change = after[figure].less(before[figure])  # type: ignore[arg-type]  # The same figure has the same kind.
-            superpopulation, error = change.errors()
-            rows.append(
-                run.key(model, temperature)
-                | {"reference": run.temperatures[0].canonical, "figure": figure, "reference_value": reference[figure]}
-                | {"value": row[figure], "change": row[figure] - reference[figure], "change_se": error}
-                | {"change_se_superpopulation": superpopulation, "texts": change.texts}
-            )
+            if figure in before and figure in after and reference[figure] is not None and row[figure] is not None:
+                values = reference[figure], row[figure]
+                rows.append(key | {"figure": figure, "interval": None} | _effect(values, before[figure], after[figure]))
+        for edge in scope.texts.edges:
+            old, new = (of.get(findings.inside(edge)) for of in (before, after))
+            if isinstance(old, Sampled) and isinstance(new, Sampled):
+                values = float(old.sets[0].mean()), float(new.sets[0].mean())
+                rows.append(key | {"figure": "cosine_mean", "interval": edge} | _effect(values, old, new))
     return rows
+
+
+def _effect(values: tuple[float, float], before: Sampled | Replicates, after: Sampled | Replicates) -> dict[str, Any]:
+    """A change of a figure with its errors."""
+    change = after.less(before)  # type: ignore[arg-type]  # The same figure has the same kind.
+    superpopulation, error = change.errors()
+    return {
+        "reference_value": values[0], "value": values[1], "change": values[1] - values[0], "change_se": error,
+        "change_se_superpopulation": superpopulation, "texts": change.texts,
+    }  # fmt: skip
 
 
 def _nearest_to_all(scope: Embedded, temperature: Temperature) -> pa.Table:

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from tempscale_jobs.audit.findings import inside
 from tempscale_jobs.nights.charts import sparkline
 from tempscale_jobs.report.findings import Finding, Findings, changed
 from tempscale_jobs.report.sections import Figure
@@ -44,21 +45,58 @@ def answer(row: Row, found: Findings, edges: Edges) -> str:
         text += f" {capital(compared('prefix_gap', row, found, edges))}, by {_size(prefix)}."
     elif prefix.state == "noise":
         text += f" The same {count(row['prefix_texts'], 'long text')}, cut short and cut long: no difference beyond noise."
-    return text + _lowered(gap, found)
+    return text + _lowered(gap, row, found, edges)
 
 
-def _lowered(gap: Finding, found: Findings) -> str:
-    """A sentence on the temperature that narrows the collapse gap most, or nothing where there is no gap to narrow."""
+def _lowered(gap: Finding, row: Row, found: Findings, edges: Edges) -> str:
+    """What the temperatures do to the gap: less collapse is where long texts move apart, and no length moves together."""
     changes = found.named(changed("collapse_gap"), gap.model)
-    if gap.state != "up" or not changes:
+    if not changes:
         return ""
     lowered = [change for change in changes if change.state == "down"]
-    if not lowered:
-        return " No temperature tried narrows this gap, the collapse gap, beyond noise."
-    best = min(lowered, key=lambda change: change.value or 0.0)
-    cosine = found.of(changed("cosine_mean"), gap.model, best.temperature)
-    closer = ", but raises the mean cosine of all texts" if cosine.state == "up" else ""
-    return f" {best.temperature} narrows this gap, the collapse gap, by {_size(best)}{closer}."
+    if gap.state != "up" or not lowered:
+        none = " No temperature tried narrows this gap, the collapse gap, beyond noise." * (gap.state == "up")
+        return none + _drawn(gap.model, found)
+    best = min(lowered, key=lambda change: (bool(_caveat(change, row, found, edges)), change.value or 0.0))
+    long = _long(best, row, found)
+    gain = f": long texts move apart, by {_size(long)}" if long.is_beyond_noise else ""
+    moved = _caveat(best, row, found, edges) or gain
+    return f" {best.temperature} narrows this gap, the collapse gap, by {_size(best)}{moved}."
+
+
+def _long(change: Finding, row: Row, found: Findings) -> Finding:
+    """The change of the mean cosine of two long texts under the same temperature."""
+    return found.of(changed(inside(row["gap_longest"])), change.model, change.temperature)
+
+
+def _caveat(change: Finding, row: Row, found: Findings, edges: Edges) -> str:
+    """Why a narrower gap is no gain: long texts do not move apart, or others move together; empty where it is one."""
+    together = {
+        edge: moved for edge in edges
+        if (moved := found.of(changed(inside(edge)), change.model, change.temperature)).state == "up"
+    }  # fmt: skip
+    long = _long(change, row, found)
+    if long.state == "absent":  # In a run of an older version.
+        cosine = found.of(changed("cosine_mean"), change.model, change.temperature)
+        return ", but raises the mean cosine of all texts" * (cosine.state == "up")
+    apart = long.state == "down"
+    if apart and not together:
+        return ""
+    short = row["gap_shortest"]
+    closer = [short] if short in together else [*together]
+    raised = [f"texts of {interval_name(at, edges)} tokens move together, by {_size(together[at])}" for at in closer[:1]]
+    if apart:
+        return f", but {raised[0]}"
+    return f", which is no gain: {', and '.join([*raised, 'long texts do not move apart beyond noise'])}"
+
+
+def _drawn(model: str, found: Findings) -> str:
+    """That a temperature draws texts together, of those that do the one that does it most."""
+    raised = [change for change in found.named(changed("cosine_mean"), model) if change.state == "up"]
+    if not raised:
+        return ""
+    most = max(raised, key=lambda change: change.value or 0.0)
+    return f" {most.temperature} draws texts together, by {_size(most)} in mean cosine over all pairs."
 
 
 def _size(finding: Finding) -> str:

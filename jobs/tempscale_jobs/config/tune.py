@@ -208,7 +208,7 @@ class TuneConfig(Command):
             "corpus": self.texts().model_dump(exclude_unset=True),
             "keep_text": False,
             "analysis": {
-                "intervals": choosing.intervals, "socm_sample": 0, "probe_sample": choosing.probe_sample,
+                "intervals": choosing.intervals, "socm_sample": 0, "probe_sample": choosing.probe_sample, "probe": "prefix",
                 "neighbours": choosing.neighbours,
             },
         })  # fmt: skip

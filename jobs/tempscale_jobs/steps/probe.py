@@ -1,4 +1,4 @@
-"""The prefix probe: embed the same long texts cut to 32, 64, … tokens, which separates length from topic."""
+"""The prefix probe: embed the same long texts cut to 32, 64, … tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tempscale.stats.errors import documents_error, finite_population, within_er
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import means_by_text
 from tempscale_jobs.runs.journal import Stage
-from tempscale_jobs.steps import pieces
+from tempscale_jobs.steps import decomposition, pieces
 from tempscale_jobs.steps.layout import Layout
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
@@ -46,6 +46,8 @@ def probe(scope: Embedded) -> None:
         for temperature in scope.run.temperatures:
             _tabulate(scope, temperature, _means(scope, temperature, size), population)
         stage.note = f"{size:,} long texts at {', '.join(map(str, lengths))} tokens"
+        if scope.analysis.probe == "decomposition":
+            stage.note += _decompose(scope, scope.texts.ids[scope.texts.sample(size, eligible)].tolist(), lengths, stage)
 
 
 def _embed(scope: Embedded, eligible: np.ndarray, lengths: list[int], stage: Stage) -> int:
@@ -63,6 +65,19 @@ def _embed(scope: Embedded, eligible: np.ndarray, lengths: list[int], stage: Sta
             break
         size = more
     return size
+
+
+def _decompose(scope: Embedded, sample: list[str], lengths: list[int], stage: Stage) -> str:
+    """Write the table of the decomposition of the gap; return a note."""
+    ids = sample[: decomposition.texts(lengths, len(sample))]
+    if not ids:
+        return "; too few of them for a decomposition of their gap"
+    ordered = decomposition.embed(scope, ids, lengths, stage)
+    for temperature in scope.run.temperatures:
+        place = scope.run.place("partials/probe", scope.model, temperature)
+        table = decomposition.tabulate(scope, temperature, ordered, _prefixes(scope, temperature, len(ids)), lengths)
+        scope.run.storage.write_table(f"{place}/decomposition.parquet", table)
+    return f"; the gap of {len(ids):,} decomposed"
 
 
 def _write(scope: Embedded, sample: list[str], lengths: list[int], stage: Stage) -> None:
@@ -114,9 +129,7 @@ class _Means(NamedTuple):
 
 def _means(scope: Embedded, temperature: Temperature, texts: int) -> _Means:
     """The means of the first `texts` texts of the probe."""
-    run, model, layout = scope.run, scope.model, scope.texts
-    names = [run.part(PREFIXES, model, temperature, number) for number in range(math.ceil(texts / CHUNK))]
-    table = pa.concat_tables([run.storage.read_table(name) for name in names])
+    layout, table = scope.texts, _prefixes(scope, temperature, texts)
     prefix, embeddings = table.column("prefix_tokens").to_numpy(), parts.matrix(table, "embedding")
     order, inside = np.argsort(prefix, kind="stable"), []
     for length in np.unique(prefix):
@@ -125,6 +138,12 @@ def _means(scope: Embedded, temperature: Temperature, texts: int) -> _Means:
         inside.append(text_means(vectors, interval, CosineSums.of(vectors, interval, 1))[:, 0])
     ids = np.array(table.column("text_id").to_pylist(), dtype=object)[order]
     return _Means(ids, prefix[order], np.concatenate(inside), layout.documents_of(layout.places(ids.tolist())))
+
+
+def _prefixes(scope: Embedded, temperature: Temperature, texts: int) -> pa.Table:
+    """The embeddings of the prefixes of the first `texts` texts of the probe, and of the others of their pieces."""
+    names = [scope.run.part(PREFIXES, scope.model, temperature, number) for number in range(math.ceil(texts / CHUNK))]
+    return pa.concat_tables([scope.run.storage.read_table(name) for name in names])
 
 
 def gap_error(means: _Means) -> float:

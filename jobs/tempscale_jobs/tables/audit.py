@@ -394,7 +394,7 @@ COLLAPSE_SUMMARY = Table(
 
 PREFIX_PROBE = Table(
     "prefix_probe",
-    "the same long texts cut to growing prefixes: length without topic",
+    "the same long texts cut to growing prefixes",
     (
         *KEY,
         Column("prefix_tokens", INT, "tokens", "tokens the model saw of each text"),
@@ -402,6 +402,23 @@ PREFIX_PROBE = Table(
         *with_error("cosine_mean", "mean cosine over all pairs of the probe at this prefix"),
     ),
 )
+
+DECOMPOSITION = Table(
+    "decomposition",
+    "what the prefix gap is made of: differences of mean cosines over all pairs of some of the probe's texts",
+    (
+        *KEY,
+        Column(
+            "figure", TEXT, "", "`prefix_gap`; its parts `pooling` (segments embedded apart and averaged) and `context`; "
+            "`fixed_content`: the first segment repeated; `topic_change`: the first segment before those of other texts",
+        ),
+        Column("value", FLOAT, "", "long less short, or less the text itself"),
+        Column("se", FLOAT, "", "its standard error for other texts, or documents"),
+        Column("texts", BIG, "texts", "texts in it"),
+        Column("tokens_short", INT, "tokens", "tokens of a segment and of the short prefix"),
+        Column("tokens_long", INT, "tokens", "tokens of the long ones"),
+    ),
+)  # fmt: skip
 
 SOCM = Table(
     "socm",
@@ -483,6 +500,9 @@ TEMPERATURE_EFFECT = Table(
         *KEY,
         Column("reference", TEXT, "", "canonical text of the temperature it is compared with"),
         Column("figure", TEXT, "", "column of collapse_summary"),
+        Column(
+            "interval", INT, "tokens", "of `cosine_mean` inside a length: its first number of tokens; null for all texts"
+        ),
         Column("reference_value", FLOAT, "", "the figure under the reference"),
         Column("value", FLOAT, "", "the figure under this temperature"),
         *with_error("change", "value − reference_value"),
@@ -514,8 +534,8 @@ EXCERPTS = Table(
 )  # fmt: skip
 
 TABLES = (
-    LENGTH_COLLAPSE, COSINE_HISTOGRAM, QUERY_COSINES, COLLAPSE_SUMMARY, PREFIX_PROBE, EXPOSURE, EXPOSURE_CORRECTED,
-    NEAR_DUPLICATES,
+    LENGTH_COLLAPSE, COSINE_HISTOGRAM, QUERY_COSINES, COLLAPSE_SUMMARY, PREFIX_PROBE, DECOMPOSITION, EXPOSURE,
+    EXPOSURE_CORRECTED, NEAR_DUPLICATES,
     COLLAPSED_TEXTS, NAMED_TEXTS, REMOVAL, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF,
     WHAT_IF_THRESHOLDS, GROUP_EXPOSURE, GROUP_COSINE, SERVED_RECALL, SERVED_MISSED, EXCERPTS,
 )  # fmt: skip

@@ -244,7 +244,9 @@ def test_the_prefix_probe(finished, tables, texts, plain, tau):
 
 def test_what_the_temperature_changes_comes_from_paired_differences(tables, plain, cosines, second_order):
     interval = intervals(plain[1])
-    effects = {row["figure"]: row for row in tables["temperature_effect"].iter_rows(named=True)}
+    table = tables["temperature_effect"]
+    effects = {row["figure"]: row for row in table.filter(pl.col("interval").is_null()).to_dicts()}
+    by_length = {row["interval"]: row for row in table.drop_nulls("interval").to_dicts()}
     everyone = np.arange(TEXTS)
     means = {tau: pair_means(cosines[tau][1], everyone, everyone)[1] for tau in TAUS}
     difference = means[0.8] - means[1.0]
@@ -254,7 +256,10 @@ def test_what_the_temperature_changes_comes_from_paired_differences(tables, plai
     for e in ends(interval):
         group = np.flatnonzero(interval == e)
         own = {tau: pair_means(cosines[tau][1], group, group)[1] for tau in TAUS}
-        variance += (2 * (own[0.8] - own[1.0]).std(ddof=1)) ** 2 / len(group)
+        moved = own[0.8] - own[1.0]
+        close(by_length[e]["change"], moved.mean(), 1e-6)
+        close(by_length[e]["change_se_superpopulation"], 2 * moved.std(ddof=1) / np.sqrt(len(group)), 1e-6)
+        variance += (2 * moved.std(ddof=1)) ** 2 / len(group)
     close(effects["collapse_gap"]["change_se_superpopulation"], np.sqrt(variance), 1e-6)
     socm = np.nanmean(second_order[0.8][1][2], axis=1) - np.nanmean(second_order[1.0][1][2], axis=1)
     close(effects["socm_mean"]["change"], socm.mean(), 1e-5)
