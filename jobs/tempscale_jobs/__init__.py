@@ -35,6 +35,7 @@
       what_if             what is said of variants of the vectors
       served              what is said of served results
       named               what is said of the texts that are found most
+      decomposed          what is said of the decomposition of the prefix gap
     correct/              `tempscale correct`: a fitted correction for a table of embeddings
       run, findings, terminal
       units               what one task reads and writes
