@@ -38,7 +38,7 @@ def _sentences(table: pl.DataFrame) -> list[str]:
     short, long = first["tokens_short"], first["tokens_long"]
     gap, pooling, context, fixed, topic = (_moved(rows[name]) if name in rows else "" for name in FIGURES)
     sentences = [
-        f"Longer prefixes, {long} tokens instead of {short} of the same {count(first['texts'], 'text')}, {gap}.",
+        f"A longer prefix, {long} tokens instead of {short} of each of the same {count(first['texts'], 'text')}, {gap}.",
         f"Averaging their segments of {short} tokens, each embedded alone, {pooling}. That the model reads these tokens "
         f"together {context}. The two add up to the first figure.",
         f"The first {short} tokens alone, repeated up to {long}: that {fixed}.",
