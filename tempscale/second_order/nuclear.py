@@ -74,7 +74,8 @@ def cross_nuclear_norms(
 
     _each_group(sorted1, sorted2, lambda group: 0, place, regularization)
     if regularization:
-        norms += _Tails.of(factors2, regularization).after(_Tails.of(factors1, regularization).ranks[:, None])
+        ranks, every = _Tails.of(factors1, regularization).ranks, np.arange(len(factors2))
+        norms += _Tails.of(factors2, regularization).after(ranks[:, None], every)
     return torch.from_numpy(norms)
 
 
@@ -94,7 +95,7 @@ def all_nuclear_norms(factors: Factors, *, regularization: float = 0.0) -> Float
     if regularization:
         if _fit_lanes(factors, regularization):
             tails = _Tails.of(factors, regularization)
-            norms = _symmetric_norms(factors, regularization) + tails.after(tails.ranks[:, None])
+            norms = _symmetric_norms(factors, regularization) + tails.after(tails.ranks[:, None], np.arange(len(factors)))
         else:
             norms = _regularized_norms(factors, factors, regularization).numpy()
         return torch.from_numpy(np.triu(norms) + np.triu(norms, 1).T)
@@ -190,10 +191,9 @@ class _Tails(NamedTuple):
             sums[text, : len(added)] = added[::-1]
         return cls(ranks, sums)
 
-    def after(self, ranks: np.ndarray, texts: np.ndarray | slice = slice(None)) -> np.ndarray:
+    def after(self, ranks: np.ndarray, texts: np.ndarray) -> np.ndarray:
         """The sums of some texts without as many eigenvalues."""
-        left = np.minimum(ranks, self.sums.shape[1] - 1)
-        sums: np.ndarray = self.sums[texts if isinstance(texts, np.ndarray) else np.arange(len(self.sums)), left]
+        sums: np.ndarray = self.sums[texts, np.minimum(ranks, self.sums.shape[1] - 1)]
         return sums
 
 

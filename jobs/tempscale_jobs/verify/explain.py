@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from tempscale.model import checkpoint
 from tempscale.model.settings import Settings
-from tempscale.stats.sample import keyed_hash
+from tempscale.stats.sample import seeded_sample
 from tempscale_jobs.corpus.index import Index
 from tempscale_jobs.corpus.readers import of_rows
 from tempscale_jobs.corpus.stored import KEPT, StoredRow, rows_of
@@ -53,9 +53,9 @@ class WrongRows(NamedTuple):
 def gather(run: Run, index: Index, judged: Judged) -> WrongRows:
     """Write the wrong rows in files."""
     wrong = judged.table.filter(judged.table.column("wrong")).column("text_id").to_pylist()
-    spread = sorted(wrong, key=lambda text_id: (keyed_hash(text_id, 0), text_id))
-    first = _written(run, index, spread[:IN_EVERY_WAY], 0)
-    return WrongRows(first, _written(run, index, spread[IN_EVERY_WAY:], len(first)))
+    spread = seeded_sample(wrong, IN_EVERY_WAY, 0)
+    first = _written(run, index, spread, 0)
+    return WrongRows(first, _written(run, index, sorted({*wrong} - {*spread}), len(first)))
 
 
 def _written(run: Run, index: Index, text_ids: list[str], number: int) -> list[WrongFile]:
