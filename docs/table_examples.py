@@ -40,6 +40,10 @@ QUESTIONS = {
         "Is it pooling, context, length or topic that brings longer texts together?",
         '.select("figure", "value", "se")',
     ),
+    "positions": (
+        "Which part of a text does its vector follow?",
+        '.pivot("tenth", index=["temperature", "tokens"], values="cosine")',
+    ),
     "exposure": (
         "Whose texts take more than their share of the results, beyond noise?",
         '.filter(pl.col("exposure") - 2 * pl.col("exposure_se") > 1)',

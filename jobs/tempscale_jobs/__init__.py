@@ -97,7 +97,9 @@
       precision           what bfloat16 changes
       factors             covariance factors of a sample
       probe               the same texts, cut to prefixes
+      readings            pieces of texts that are read in other ways
       decomposition       what the gap between prefixes is made of
+      positions           which tenth of a text its vector follows
       blocks              durable blocks of texts, and a tile task's files
       cosine              all pairs: tiles, sums, length_collapse
       calibration         how near two random texts are, by length

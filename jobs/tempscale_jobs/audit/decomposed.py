@@ -1,14 +1,16 @@
-"""What a page says of the decomposition of the prefix gap: a bar and a sentence for each part."""
+"""What a page says of the prefix gap, a bar and a sentence for each part, and of the tenths that a vector follows."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import polars as pl
 
 from tempscale.collapse.decomposition import FIGURES
+from tempscale.collapse.positions import TENTHS
 from tempscale_jobs.audit.findings import together
-from tempscale_jobs.report.charts import about_zero, colour, point
+from tempscale_jobs.report.charts import about_zero, colour, lines, point, side_by_side
 from tempscale_jobs.report.findings import state
 from tempscale_jobs.report.sections import Section, drawn, group
 from tempscale_jobs.report.text import count, with_error
@@ -45,6 +47,38 @@ def _sentences(table: pl.DataFrame) -> list[str]:
         f"The same {short} tokens, followed by other texts instead of their own: that {topic}.",
     ]
     return sentences if topic else sentences[:-1]
+
+
+def by_tenth(place: str, table: pl.DataFrame) -> list[Section]:
+    """The chart of all lengths, a panel for each temperature, with a sentence on the longest under the first one."""
+    if table.is_empty():
+        return []
+    panels = {}
+    for temperature in table["temperature"].unique(maintain_order=True).to_list():
+        rows = table.filter(temperature=temperature).to_dicts()
+        points = [point(f"{row['tokens']} tokens", "", str(row["tenth"]), row["cosine"], row["se"]) for row in rows]
+        titles = ("tenth of the text", "cosine with it replaced")
+        panels[temperature] = lines(points, [str(k + 1) for k in range(TENTHS)], titles)
+    drawing = next(iter(panels.values())) if len(panels) == 1 else side_by_side(panels)
+    first = table.filter(temperature=table["temperature"][0]).filter(pl.col("tokens") == pl.col("tokens").max())
+    return group("Position", drawn(place, "positions", drawing), sentences=[followed(first.to_dicts())])
+
+
+def followed(rows: list[Row]) -> str:
+    """Which tenth the vector follows most and least, where that is beyond noise of all pairs of tenths."""
+    most, least = (choose(rows, key=lambda row: row["cosine"]) for choose in (min, max))
+    texts, tokens = count(rows[0]["texts"], "text"), rows[0]["tokens"]
+    figures = [with_error(row["cosine"], row["se"]) for row in (most, least)]
+    beginning = f"Of {texts} of {tokens} tokens, one tenth replaced by another text's"
+    if None in (most["se"], least["se"]):
+        return f"{beginning} leaves a cosine from {figures[0]} to {figures[1]}; too few documents to compare tenths."
+    error = math.hypot(most["se"], least["se"])
+    if state(least["cosine"] - most["cosine"], error, z=together(TENTHS * (TENTHS - 1) // 2)) != "up":
+        return f"{beginning} leaves a cosine from {figures[0]} to {figures[1]}: no two tenths differ beyond noise."
+    return (
+        f"{beginning} changes the vector most where it is tenth {most['tenth']} (cosine {figures[0]}), least where it is "
+        f"tenth {least['tenth']} ({figures[1]})."
+    )
 
 
 def _moved(row: Row) -> str:

@@ -61,8 +61,8 @@ class Rates:
     """Mean tokens per text."""
     long_share: float
     """Share of texts that fill the longest prefix of the probe."""
-    probe_tokens: int
-    """Tokens of all prefixes of one text of the probe."""
+    prefixes: Sequence[int]
+    """Tokens of each prefix of a text of the probe."""
     token_seconds: float
     socm_seconds: float
     """For one pair of the SOCM sample."""
@@ -120,7 +120,7 @@ def plan(config: AuditConfig) -> Plan:
                 raise UsageError(f"corpus '{masked(config.corpus.source)}' has no usable embedding")
             width = len(sample.items[0].embedding)
             seconds = _cosine_seconds(width, config.analysis.neighbours)
-            rates = [Rates(width, 0.0, 0.0, 0.0, 0, 0.0, 0.0, seconds)]
+            rates = [Rates(width, 0.0, 0.0, 0.0, (), 0.0, 0.0, seconds)]
             again = [] if config.verification is None else [_verified(config.verification)]
             return replace(estimated(config, sample.usable, rates, cores, again), left_out=sample.left_out)
         models, others = folder.find_models(config), config.other_models
@@ -185,7 +185,7 @@ def estimated(
     tokens = seconds = disk = largest = 0.0
     for rate in rates:
         probe_texts = PROBED if analysis.probe_sample is None else analysis.probe_sample
-        probe_tokens = min(probe_texts, int(rate.long_share * texts)) * rate.probe_tokens
+        probe_tokens = probe.price(rate.prefixes, min(probe_texts, int(rate.long_share * texts)), analysis.probe)
         cut_tokens = rate.mean_tokens * texts * sum(chunks_of(what) is not None for what in analysis.what_if)
         model_tokens = rate.mean_tokens * (texts + socm_texts) + probe_tokens
         work = model_tokens * rate.token_seconds + compared_pairs * rate.cosine_seconds + socm_pairs * rate.socm_seconds
@@ -257,7 +257,7 @@ def measured(config: AuditConfig, model: folder.Model, texts: list[str]) -> Rate
     width = encoded.embeddings.shape[1]
     return Rates(
         width, _weights_bytes(encoder), float(lengths.mean()), float((lengths >= max(prefixes, default=0)).mean()),
-        sum(prefixes), token_seconds, socm_seconds, _cosine_seconds(width, config.analysis.neighbours),
+        prefixes, token_seconds, socm_seconds, _cosine_seconds(width, config.analysis.neighbours),
     )  # fmt: skip
 
 

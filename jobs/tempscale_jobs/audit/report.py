@@ -179,6 +179,7 @@ def _length(model: _Model) -> list[Section]:
         drawn(model.id, "heatmap", charts.heatmap(cells, model.edges)),
         drawn(model.id, "probe", probe),
         decomposed.section(model.id, model.tables["decomposition"]),
+        decomposed.by_tenth(model.id, model.tables["positions"]),
         drawn(model.id, "effects", charts.effects(model.tables["temperature_effect"])),
         sentences=missing,
     )  # fmt: skip

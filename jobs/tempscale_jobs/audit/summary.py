@@ -38,6 +38,7 @@ from tempscale_jobs.tables.audit import (
     GROUP_COSINE,
     GROUP_EXPOSURE,
     NAMED_TEXTS,
+    POSITIONS,
     QUERY_COSINES,
     REMOVAL,
     SERVED_MISSED,
@@ -57,9 +58,8 @@ _EXCERPT_CHARACTERS, _AT_ONCE = 280, 1 << 20
 _STEPS = {
     "length_collapse": "cosine", "cosine_histogram": "cosine", "exposure": "exposure", "exposure_corrected": "exposure",
     "near_duplicates": "exposure", "collapsed_texts": "exposure", "prefix_probe": "probe", "decomposition": "probe",
-    "socm": "socm",
-    "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top", "what_if": "what_if",
-    "what_if_thresholds": "what_if",
+    "positions": "probe", "socm": "socm", "socm_pairs": "socm", "socm_scatter": "socm", "socm_search": "top",
+    "what_if": "what_if", "what_if_thresholds": "what_if",
     "group_exposure": "exposure", "group_cosine": "by_group",
     "served_recall": "served", "served_missed": "served",
     "named_texts": "exposure", "removal": "exposure", "query_cosines": "query_cosines",
@@ -83,7 +83,8 @@ def tables_of(audited: Sequence[Embedded], verified: Verified | None = None) -> 
     models = [scope.model for scope in audited]
     requested = {
         WHAT_IF: config.analysis.what_if, WHAT_IF_THRESHOLDS: config.other_models, GROUP_EXPOSURE: config.by,
-        DECOMPOSITION: config.analysis.probe == "decomposition" and config.analysis.probe_sample != 0,
+        DECOMPOSITION: config.analysis.probe != "prefix" and config.analysis.probe_sample != 0,
+        POSITIONS: config.analysis.probe == "position" and config.analysis.probe_sample != 0,
         GROUP_COSINE: config.by, SERVED_RECALL: config.results, SERVED_MISSED: config.results,
         NAMED_TEXTS: not config.quick, REMOVAL: not config.quick, QUERY_COSINES: config.queries,
     }  # fmt: skip

@@ -96,9 +96,10 @@ class Analysis(Intervals):
     socm_alpha: Alpha = 1.0
     socm_beta: Beta = 1.0
     socm_regularization: Regularization = 0.0
-    probe: Annotated[Literal["decomposition", "prefix"], Option("--probe", "What is measured")] = Field(
+    probe: Annotated[Literal["position", "decomposition", "prefix"], Option("--probe", "What is measured")] = Field(
         "decomposition",
-        description="The prefix gap and what it is made of, or the gap alone.",
+        description="The prefix gap and what it is made of; prefix: the gap alone; position: also which tenth of a text its "
+        "vector follows.",
     )
     probe_se: float = Field(
         0.008, gt=0, description="Wanted standard error of the prefix gap; it decides the number of texts, 64 to 1,000."

@@ -10,14 +10,13 @@ import pyarrow as pa
 from tempscale.collapse.decomposition import Frame, Readings, decompose, sequences, unit
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.corpus.shards import texts_of
 from tempscale_jobs.runs.journal import Stage
+from tempscale_jobs.steps import readings
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import DECOMPOSITION
 from tempscale_jobs.tables.columns import finite
 from tempscale_jobs.workers import actor
-from tempscale_jobs.workers.dispatch import Piece, missing
 
 LONGEST = 512
 """The most tokens that are decomposed: longer texts would have more segments than there are texts to mix them with."""
@@ -25,7 +24,6 @@ _TOKENS, _MOST_TEXTS = 96_000, 96
 """The price of the whole decomposition: less than a tenth of the tokens of 10,000 texts."""
 READINGS = "partials/readings"
 """The folder of the embeddings, 8 texts in a part."""
-_AT_ONCE = 8
 _WAYS = 3
 _NONE = pa.schema([("text_id", pa.string())])
 
@@ -37,44 +35,32 @@ def texts(lengths: Sequence[int], probed: int) -> int:
     return count if count >= TEXTS_FOR_AN_INTERVAL else 0
 
 
+def price(lengths: Sequence[int], probed: int) -> int:
+    """Tokens of these texts' segments in all ways."""
+    return _WAYS * texts(lengths, probed) * ends(lengths)[1]
+
+
 def ends(lengths: Sequence[int]) -> tuple[int, int]:
     """The short and the long prefix that are compared."""
     return lengths[0], max(length for length in lengths if length <= LONGEST)
 
 
 def embed(scope: Embedded, ids: Sequence[str], lengths: Sequence[int], stage: Stage) -> list[str]:
-    """Embed these texts' segments in each way; return the ids in their order, those of a document together."""
-    layout = scope.texts
-    places = layout.places(list(ids))
-    order = np.arange(len(ids)) if layout.documents is None else np.argsort(layout.documents[places], kind="stable")
-    ordered = [ids[k] for k in order.tolist()]
-    every = [
-        Piece(number, (), f"segments {number}", tuple(scope.run.part(READINGS, scope.model, t, number) for t in
-              scope.run.temperatures), min(_AT_ONCE, len(ids) - start))
-        for number, start in enumerate(range(0, len(ids), _AT_ONCE))
-    ]  # fmt: skip
-    left = missing(scope.run.storage, every)
-    if left:
-        index = layout.within(scope.index, ids)
-        content = texts_of(scope.run.storage, index, set(ids))
-        table = pa.table({"text_id": ordered, "text": [content[text_id] for text_id in ordered]})
-        with_texts = [piece._replace(arguments=(piece.number, table, ends(lengths))) for piece in left]
-        for piece, _ in scope.crew.run(write_readings, with_texts):
-            stage.advance(piece.size)
-    return ordered
+    """Embed these texts' segments in each way; return the ids in their order."""
+    return readings.embed(scope, ids, readings.Way(READINGS, write_readings, ends(lengths)), stage)
 
 
-def write_readings(worker: actor.ModelActor, number: int, work: pa.Table, ends: tuple[int, int]) -> None:
+def write_readings(worker: actor.ModelActor, number: int, work: pa.Table, ends: tuple[int, ...]) -> None:
     """Embed the segments of a piece's texts in each way and write them, one part for each temperature."""
     from tempscale.model.tokens import Tokens
 
-    tokenizer, here = worker.encoder.tokenizer, slice(number * _AT_ONCE, (number + 1) * _AT_ONCE)
+    tokenizer, here = worker.encoder.tokenizer, readings.mine(number)
     frame, contents = Frame(*tokenizer.framing()), tokenizer.contents(work.column("text").to_pylist(), ends[1])
     if len(frame.around([])) >= ends[0]:  # A prompt that leaves no room for a text.
         for temperature in worker.temperatures:
             worker.storage.write_table(worker.part(READINGS, temperature, number), _NONE.empty_table())
         return
-    every, ids = sequences(contents, frame, *ends), work.column("text_id").to_pylist()[here]
+    every, ids = sequences(contents, frame, ends[0], ends[1]), work.column("text_id").to_pylist()[here]
     read = [segment for own in every.apart[here] for segment in own]
     owner = np.repeat(np.arange(len(ids)), [len(own) for own in every.apart[here]])
     weights = np.array([len(segment) - len(frame.around([])) for segment in read], np.float64)
@@ -101,8 +87,7 @@ def tabulate(
 ) -> pa.Table:
     """The rows of `decomposition`; `prefixes` are the probe's embeddings."""
     run, model = scope.run, scope.model
-    names = [run.part(READINGS, model, temperature, number) for number in range(-(-len(ids) // _AT_ONCE))]
-    read = pa.concat_tables([run.storage.read_table(name) for name in names])
+    read = readings.read(scope, temperature, READINGS, len(ids))
     if not len(read):
         return DECOMPOSITION.build_rows([])
     way, prefix = read.column("way").to_numpy(), prefixes.column("prefix_tokens").to_numpy()
@@ -110,13 +95,11 @@ def tabulate(
     apart, repeated = (_in_order(read, way == name, ids) for name in ("apart", "repeated"))
     mixed = _in_order(read, way == "mixed", ids[: len(circle)])
     short, long = (_in_order(prefixes, prefix == end, ids) for end in ends(lengths))
-    documents = scope.texts.documents
-    of_texts = None if documents is None else documents[scope.texts.places(list(ids))]
     (tokens_short, tokens_long), key = ends(lengths), run.key(model, temperature)
     return DECOMPOSITION.build_rows([
         key | {"figure": figure.name, "value": figure.value, "se": finite(figure.error), "texts": figure.texts}
         | {"tokens_short": tokens_short, "tokens_long": tokens_long}
-        for figure in decompose(Readings(short, long, apart, repeated, mixed, circle), of_texts)
+        for figure in decompose(Readings(short, long, apart, repeated, mixed, circle), readings.documents_of(scope, ids))
     ])  # fmt: skip
 
 

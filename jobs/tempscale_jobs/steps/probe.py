@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from tempscale.stats.errors import documents_error, finite_population, within_er
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import means_by_text
 from tempscale_jobs.runs.journal import Stage
-from tempscale_jobs.steps import decomposition, pieces
+from tempscale_jobs.steps import decomposition, pieces, positions
 from tempscale_jobs.steps.layout import Layout
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.tables import parts
@@ -46,8 +47,11 @@ def probe(scope: Embedded) -> None:
         for temperature in scope.run.temperatures:
             _tabulate(scope, temperature, _means(scope, temperature, size), population)
         stage.note = f"{size:,} long texts at {', '.join(map(str, lengths))} tokens"
-        if scope.analysis.probe == "decomposition":
-            stage.note += _decompose(scope, scope.texts.ids[scope.texts.sample(size, eligible)].tolist(), lengths, stage)
+        sample = scope.texts.ids[scope.texts.sample(size, eligible)].tolist()
+        if scope.analysis.probe != "prefix":
+            stage.note += _decompose(scope, sample, lengths, stage)
+        if scope.analysis.probe == "position":
+            stage.note += _by_position(scope, sample, lengths, stage)
 
 
 def _embed(scope: Embedded, eligible: np.ndarray, lengths: list[int], stage: Stage) -> int:
@@ -80,6 +84,18 @@ def _decompose(scope: Embedded, sample: list[str], lengths: list[int], stage: St
     return f"; the gap of {len(ids):,} decomposed"
 
 
+def _by_position(scope: Embedded, sample: list[str], lengths: list[int], stage: Stage) -> str:
+    """Write the table of tenths; return a note."""
+    ids = sample[: positions.texts(len(sample))]
+    if not ids:
+        return "; too few of them for their tenths"
+    ordered = positions.embed(scope, ids, lengths, stage)
+    for temperature in scope.run.temperatures:
+        place = scope.run.place("partials/probe", scope.model, temperature)
+        scope.run.storage.write_table(f"{place}/positions.parquet", positions.tabulate(scope, temperature, ordered))
+    return f"; the tenths of {len(ids):,} replaced"
+
+
 def _write(scope: Embedded, sample: list[str], lengths: list[int], stage: Stage) -> None:
     """Embed the missing pieces of the sample; a larger sample begins with the same pieces."""
     left = missing(scope.run.storage, pieces.of_sample(scope.run, scope.model, sample, CHUNK, [PREFIXES]))
@@ -97,6 +113,14 @@ def prefixes(layout: Layout, max_length: int) -> list[int]:
 def up_to(max_length: int) -> list[int]:
     """32, 64, … up to the window."""
     return [SHORTEST_PREFIX << k for k in range(max(0, (max_length // SHORTEST_PREFIX).bit_length()))]
+
+
+def price(lengths: Sequence[int], probed: int, what: str) -> int:
+    """Tokens of so many texts of the probe at these prefixes, for each temperature."""
+    if len(lengths) < 2 or probed < 2:
+        return 0
+    beside = 0 if what == "prefix" else decomposition.price(lengths, probed)
+    return probed * sum(lengths) + beside + (positions.price(lengths, probed) if what == "position" else 0)
 
 
 def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table, lengths: list[int]) -> None:

@@ -420,6 +420,19 @@ DECOMPOSITION = Table(
     ),
 )  # fmt: skip
 
+POSITIONS = Table(
+    "positions",
+    "which tenth of a text its vector follows: the cosine of the text and itself with that tenth of another text",
+    (
+        *KEY,
+        Column("tokens", INT, "tokens", "what the texts are cut to"),
+        Column("tenth", INT, "", "1 to 10, from the beginning"),
+        Column("cosine", FLOAT, "", "mean over the texts; lower where the vector follows the tenth more"),
+        Column("se", FLOAT, "", "its standard error for other texts, or documents"),
+        Column("texts", BIG, "texts", "texts in it"),
+    ),
+)
+
 SOCM = Table(
     "socm",
     "second-order collapse inside and between length intervals, over the pairs of groups or of a sample",
@@ -534,7 +547,7 @@ EXCERPTS = Table(
 )  # fmt: skip
 
 TABLES = (
-    LENGTH_COLLAPSE, COSINE_HISTOGRAM, QUERY_COSINES, COLLAPSE_SUMMARY, PREFIX_PROBE, DECOMPOSITION, EXPOSURE,
+    LENGTH_COLLAPSE, COSINE_HISTOGRAM, QUERY_COSINES, COLLAPSE_SUMMARY, PREFIX_PROBE, DECOMPOSITION, POSITIONS, EXPOSURE,
     EXPOSURE_CORRECTED, NEAR_DUPLICATES,
     COLLAPSED_TEXTS, NAMED_TEXTS, REMOVAL, SOCM, SOCM_PAIRS, SOCM_SEARCH, SOCM_SCATTER, TEMPERATURE_EFFECT, WHAT_IF,
     WHAT_IF_THRESHOLDS, GROUP_EXPOSURE, GROUP_COSINE, SERVED_RECALL, SERVED_MISSED, EXCERPTS,

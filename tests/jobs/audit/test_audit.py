@@ -25,6 +25,7 @@ from tempscale_jobs.steps.scope import Scope
 from tempscale_jobs.tables.audit import (
     GROUP_COSINE,
     GROUP_EXPOSURE,
+    POSITIONS,
     QUERY_COSINES,
     SERVED_MISSED,
     SERVED_RECALL,
@@ -275,7 +276,9 @@ def test_the_folder_is_whole_and_its_report_stands_alone(finished, tables):
     (model,) = record["models"].values()
     assert len(model["fingerprint"]) == 64
     assert not (finished / "shards").exists()
-    not_asked = WHAT_IF, WHAT_IF_THRESHOLDS, GROUP_EXPOSURE, GROUP_COSINE, SERVED_RECALL, SERVED_MISSED, QUERY_COSINES
+    not_asked = (
+        WHAT_IF, WHAT_IF_THRESHOLDS, GROUP_EXPOSURE, GROUP_COSINE, SERVED_RECALL, SERVED_MISSED, QUERY_COSINES, POSITIONS,
+    )  # fmt: skip
     for table in (table for table in TABLES if table not in not_asked):
         assert tables[table.name].columns == [c.name for c in table.columns], table.name
     page, first = read_report(finished), tables["collapse_summary"].row(0, named=True)

@@ -8,7 +8,7 @@ from tempscale_jobs.corpus.preview import preview
 from tempscale_jobs.corpus.shards import TextShards
 
 RATES = plan.Rates(
-    width=100, weights_bytes=1 << 20, mean_tokens=50.0, long_share=0.1, probe_tokens=992, token_seconds=1e-3,
+    width=100, weights_bytes=1 << 20, mean_tokens=50.0, long_share=0.1, prefixes=(32, 64, 128, 256, 512), token_seconds=1e-3,
     socm_seconds=2e-3, cosine_seconds=1e-8,
 )  # fmt: skip
 
@@ -57,6 +57,15 @@ def test_what_is_left_out_is_not_planned():
     assert sample.disk_bytes - everything.disk_bytes == 2 * (640 - 128) * 50 * 100 * 4
 
 
+def test_a_probe_that_takes_more_apart_costs_more():
+    """Of 64 texts of 512 tokens: 62 in three ways more; then all of them with ten copies at each length."""
+    prefix, usual, position = (
+        planned(10_000, analysis={"probe": one}).tokens for one in ("prefix", "decomposition", "position")
+    )
+    assert usual - prefix == 2 * 3 * 62 * 512
+    assert position - usual == 2 * 64 * 11 * (32 + 64 + 128 + 256 + 512)
+
+
 def test_workers_and_models_take_their_share():
     """More workers than cores cost memory and save no time; a second model takes the memory of the larger."""
     two, four, eight = (planned(10_000, execution={"workers": workers}) for workers in (2, 4, 8))
@@ -68,7 +77,7 @@ def test_workers_and_models_take_their_share():
 
 
 def test_embeddings_of_one_s_own_take_pairs_alone():
-    given = plan.Rates(100, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 1e-8)
+    given = plan.Rates(100, 0.0, 0.0, 0.0, (), 0.0, 0.0, 1e-8)
     own = {"corpus": {"source": "x", "embedding_column": "v", "length_column": "n"}}
     found = planned(10_000, (given,), **own)
     assert (found.tokens, found.socm_pairs, found.pairs) == (0, 0, 49_995_000)
@@ -77,7 +86,7 @@ def test_embeddings_of_one_s_own_take_pairs_alone():
 
 
 def test_vectors_that_are_verified_are_embedded_again():
-    given, verified = plan.Rates(100, 0.0, 0.0, 0.0, 0, 0.0, 0.0, 1e-8), plan.EmbeddedAgain(3000, 50.0, 1e-3, 5 << 20)
+    given, verified = plan.Rates(100, 0.0, 0.0, 0.0, (), 0.0, 0.0, 1e-8), plan.EmbeddedAgain(3000, 50.0, 1e-3, 5 << 20)
     own = resolve({"corpus": {"source": "x", "embedding_column": "v"}, "execution": {"workers": 2}})
     without, with_them = (plan.estimated(own, 10_000, (given,), 4, each) for each in ((), [verified]))
     assert with_them.tokens == 3000 * 50
