@@ -261,6 +261,23 @@ def dyadic_error(values, first, second):
     return math.sqrt(sum((value - mean) ** 2 for value in values) / n / (n - 1))
 
 
+def sharing_error(values, things):
+    """The double sum over values that have a thing in common, times c = 1ᵀA1 / tr(A·M·A·M), with dense matrices."""
+    n, things = len(values), [frozenset(own) for own in things]
+    if n < 2:
+        return None
+    shares = np.array([[float(bool(one & other)) for other in things] for one in things])
+    centring = np.eye(n) - np.ones((n, n)) / n
+    expected = np.trace(shares @ centring @ shares @ centring)
+    if expected < 1e-9 * shares.sum():
+        return None
+    residual = [value - sum(values) / n for value in values]
+    total = sum(shares[i, j] * residual[i] * residual[j] for i in range(n) for j in range(n))
+    if total > 1e-12:
+        return math.sqrt(total / n**2 * shares.sum() / expected)
+    return math.sqrt(sum(r**2 for r in residual) / n / (n - 1))
+
+
 # --- attention ------------------------------------------------------------------------------------------------------
 
 _BERT = {

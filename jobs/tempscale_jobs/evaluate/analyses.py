@@ -10,16 +10,22 @@ import numpy as np
 import polars as pl
 
 from tempscale.collapse.length import interval_of
-from tempscale.stats import paired
+from tempscale.stats import paired, sharing
 from tempscale.stats.enough import VALUES_FOR_A_SENTENCE
 from tempscale.stats.sample import keyed_hash
+from tempscale.stats.sharing import Sharing
 
 _END = 0.2
 """S1's longest and shortest queries, or relevant documents, are such a share of them."""
 
 
-def by_length(own: pl.DataFrame, base: pl.DataFrame | None, edges: Sequence[int]) -> list[dict[str, Any]]:
-    """One row per length interval of a cell's items (`own`), with changes from `base`, those at the first temperature."""
+def by_length(
+    own: pl.DataFrame, base: pl.DataFrame | None, relevant: pl.DataFrame, edges: Sequence[int]
+) -> list[dict[str, Any]]:
+    """One row per length interval of a cell's items (`own`), with changes from `base`, those at the first temperature.
+
+    `relevant` has the relevant documents of queries.
+    """
     if own.is_empty() or own["value"].null_count() or own["tokens"].null_count():
         return []
     interval = np.asarray(edges)[interval_of(own["tokens"].to_numpy().astype(np.int64), edges)]
@@ -31,12 +37,13 @@ def by_length(own: pl.DataFrame, base: pl.DataFrame | None, edges: Sequence[int]
     for (edge,), group in table.group_by("interval", maintain_order=True):
         row: dict[str, Any] = {"interval": edge, "items": len(group), "best": None}
         row["windows"] = None if group["window"].null_count() else int(group["window"].sum())
+        shared = documents_shared(group, relevant)
         for name, change in (("value", "change"), ("entropy", "entropy_change")):
             known = group[name].null_count() == 0
-            row[name], row[f"{name}_se"] = paired.mean(group[name].to_numpy()) if known else (None, None)
+            row[name], row[f"{name}_se"] = _mean(group[name], shared) if known else (None, None)
             row[change] = row[f"{change}_se"] = None
             if known and base is not None and group[f"{name}_first"].null_count() == 0:
-                row[change], row[f"{change}_se"] = paired.mean((group[name] - group[f"{name}_first"]).to_numpy())
+                row[change], row[f"{change}_se"] = _mean(group[name] - group[f"{name}_first"], shared)
         if group["right"].null_count() == 0:  # Each experiment of a classification also draws other training texts.
             accuracies = experiments(group["right"])
             row["value_se"] = together(row["value_se"], accuracies)
@@ -64,6 +71,32 @@ def sources(items: pl.DataFrame) -> np.ndarray:
     return np.array(names)
 
 
+def documents_shared(items: pl.DataFrame, relevant: pl.DataFrame) -> Sharing | None:
+    """The relevant documents of queries; None for other items, and where no document is relevant to two queries."""
+    if relevant.is_empty() or items.is_empty():
+        return None
+    places = pl.DataFrame({"query": items["item"], "place": np.arange(len(items))})
+    pairs = relevant.select("query", "document").unique(maintain_order=True).join(places, on="query", maintain_order="left")
+    if pairs["document"].n_unique() == len(pairs):
+        return None
+    alone = np.setdiff1d(np.arange(len(items)), pairs["place"].to_numpy())
+    _, documents = np.unique(pairs["document"].to_numpy(), return_inverse=True)
+    # A query without a relevant document shares with none.
+    return Sharing(
+        np.concatenate([pairs["place"].to_numpy(), alone]), np.concatenate([documents, -1 - np.arange(len(alone))])
+    )
+
+
+def mean_of(values: pl.Series, items: pl.DataFrame, relevant: pl.DataFrame) -> paired.Error:
+    """The mean over items, with the error that shared documents or, of windows, shared texts leave."""
+    shared = documents_shared(items, relevant)
+    return paired.mean(values.to_numpy(), sources(items)) if shared is None else _mean(values, shared)
+
+
+def _mean(values: pl.Series, shared: Sharing | None) -> paired.Error:
+    return paired.mean(values.to_numpy()) if shared is None else sharing.mean(values.to_numpy(), shared)
+
+
 def held_out(names: Iterable[str], share: float, seed: int) -> np.ndarray:
     """Whether each item is held out, to confirm a choice: a share of the items, by their ids alone."""
     # The key has a prefix because the id and the seed alone drew the test texts of a user's classification.
@@ -88,18 +121,18 @@ def shortest_and_longest(
     """NDCG@100 of the shortest and the longest fifth of queries, and the rank of these fifths of relevant documents."""
     rows = []
     if not own.is_empty() and own["ndcg_at_100"].null_count() == 0:
-        values = own.select("item", "tokens", pl.col("ndcg_at_100").alias("value"), pl.col("item").alias("cluster"))
+        values = own.select("item", "tokens", pl.col("ndcg_at_100").alias("value"))
         if base is not None:
             first = base.select("item", pl.col("ndcg_at_100").alias("first"))
             values = values.join(first, on="item", maintain_order="left")
-        rows += _ends("ndcg_at_100", values, ["item"])
+        rows += _ends("ndcg_at_100", values, ["item"], relevant)
     if not relevant.is_empty():
         keys = ["document", "query"]
-        values = _ranks(relevant).with_columns(pl.col("document").alias("cluster"))
+        values = _ranks(relevant)
         if base_relevant is not None:
             first = _ranks(base_relevant).select(*keys, pl.col("value").alias("first"))
             values = values.join(first, on=keys, maintain_order="left")
-        rows += _ends("rank", values, keys)
+        rows += _ends("rank", values, keys, relevant)
     return rows
 
 
@@ -112,7 +145,14 @@ def _ranks(relevant: pl.DataFrame) -> pl.DataFrame:
     return relevant.select("document", "query", whole, value.alias("value"), lost.alias("lost"))
 
 
-def _ends(figure: str, values: pl.DataFrame, keys: list[str]) -> list[dict[str, Any]]:
+def _of_documents(ranks: pl.DataFrame) -> Sharing:
+    """Ranks share their document, and their query."""
+    sides = [np.unique(ranks[name].to_numpy(), return_inverse=True)[1] for name in ("document", "query")]
+    places = np.arange(len(ranks))
+    return Sharing(np.concatenate([places, places]), np.concatenate([sides[0], -1 - sides[1]]))
+
+
+def _ends(figure: str, values: pl.DataFrame, keys: list[str], relevant: pl.DataFrame) -> list[dict[str, Any]]:
     """One row for each end, over a fifth of the distinct documents (or queries); none where both ends are equally long."""
     lengths = values.select("tokens", pl.col(keys[0])).unique().sort("tokens", keys[0])
     if lengths["tokens"].null_count() or (count := math.ceil(_END * len(lengths))) < VALUES_FOR_A_SENTENCE:
@@ -122,11 +162,11 @@ def _ends(figure: str, values: pl.DataFrame, keys: list[str]) -> list[dict[str, 
     rows = []
     for end, chosen in (("shortest", lengths[keys[0]][:count]), ("longest", lengths[keys[0]][-count:])):
         fifth = values.filter(pl.col(keys[0]).is_in(chosen.implode()))
-        clusters = fifth["cluster"].to_numpy()
-        value, error = paired.mean(fifth["value"].to_numpy(), clusters)
+        shared = _of_documents(fifth) if figure == "rank" else documents_shared(fifth, relevant)
+        value, error = _mean(fifth["value"], shared)
         change = paired.Error(None, None)
         if "first" in fifth.columns and fifth["first"].null_count() == 0:
-            change = paired.mean((fifth["value"] - fifth["first"]).to_numpy(), clusters)
+            change = _mean(fifth["value"] - fifth["first"], shared)
         lost = int(fifth["lost"].sum()) if "lost" in fifth.columns else None
         rows.append(
             {"figure": figure, "end": end, "items": len(fifth), "tokens_mean": float(fifth["tokens"].to_numpy().mean())}

@@ -149,7 +149,7 @@ def of_cell(
         }  # fmt: skip
         rows[EVALUATION].append(where | facts | changed | _taus(temperature))
         items, relevant = (None, None) if base is None else (base.items, base.relevant)
-        rows[LENGTHS] += [where | row for row in analyses.by_length(part.items, items, edges)]
+        rows[LENGTHS] += [where | row for row in analyses.by_length(part.items, items, part.relevant, edges)]
         rows[ENDS] += [where | row for row in analyses.shortest_and_longest(part.items, items, part.relevant, relevant)]
         if evaluation.embedding.role_grid and unit.sides:
             taus = _taus(temperature) if temperature.roles else dict.fromkeys(_taus(temperature), temperature.tau)
@@ -162,7 +162,8 @@ def of_cell(
 def score_errors(own: Part, base: Part | None, seed: int) -> tuple[float | None, float | None]:
     """The standard errors of a part's score and of its change against the first temperature; None where not known.
 
-    Two variances add: that of resampling items, windows with their texts, and that of a classifier's training texts.
+    Two variances add: that of other items, where windows share texts and queries documents, and that of a classifier's
+    training texts.
     """
     items = own.items
     if items.is_empty():
@@ -171,10 +172,9 @@ def score_errors(own: Part, base: Part | None, seed: int) -> tuple[float | None,
         None if base is None else items.join(base.items, on="item", suffix="_first", maintain_order="left", validate="1:1")
     )
     if items["value"].null_count() == 0:
-        clusters = analyses.sources(items)
-        errors = [paired.mean(items["value"].to_numpy(), clusters).se, None]
+        errors = [analyses.mean_of(items["value"], items, own.relevant).se, None]
         if both is not None:
-            errors[1] = paired.mean((both["value"] - both["value_first"]).to_numpy(), clusters).se
+            errors[1] = analyses.mean_of(both["value"] - both["value_first"], items, own.relevant).se
     elif items["predicted"].null_count() == 0:
         predicted, gold = items["predicted"].to_numpy(), items["gold"].to_numpy()
         errors = [paired.rank_correlation(predicted, gold, None, seed).se, None]

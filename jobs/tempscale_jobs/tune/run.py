@@ -125,7 +125,9 @@ def _choose_by_scores(
     evaluation = evaluate(config.evaluation(candidates), journal)
     with journal.stage("choose") as stage:
         tables = folder.load_tables(evaluation.storage)
-        items = tables.get("evaluation_items", pl.DataFrame(schema={"task": pl.String}))
+        items, relevant = (
+            tables.get(f"evaluation_{name}", pl.DataFrame(schema={"task": pl.String})) for name in ("items", "relevant")
+        )
         (model,), reference = run.models, candidates[0]
         units = [unit for unit in tasks.expand(config.tasks) if unit.name in names]
         measured = corrections.measured(evaluation, model, reference, units, config.choosing.corrections)
@@ -133,7 +135,7 @@ def _choose_by_scores(
             items = pl.concat(
                 [items, measured.items.select(set(measured.items.columns) & set(items.columns))], how="diagonal"
             )
-        parts = scores.split(items, names, config.choosing.held_out, config.seed)
+        parts = scores.split(scores.Scored(items, relevant), names, config.choosing.held_out, config.seed)
         every: list[tuple[str, Temperature, str | None]] = [(t.canonical, t, None) for t in candidates]
         every += [(corrections.candidate(reference, recipe), reference, recipe) for recipe in measured.recipes]
         rows = scores.choose(parts, [label for label, *_ in every], config.seed)

@@ -12,13 +12,14 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from tempscale.stats import paired
+from tempscale.stats import paired, sharing
 from tempscale.stats.correlation import rho
 from tempscale.stats.enough import DRAWS_FOR_A_HALF, ITEMS_FOR_A_HALF
 from tempscale.stats.paired import Error
+from tempscale.stats.sharing import Sharing
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.evaluate import analyses
-from tempscale_jobs.evaluate.analyses import sources, together
+from tempscale_jobs.evaluate.analyses import documents_shared, sources, together
 
 RESAMPLES = 9_999
 _BATCH = 250
@@ -36,6 +37,8 @@ class Half(NamedTuple):
     """The id of each item's text, which windows of one text share; None if items are independent."""
     drawn: dict[str, np.ndarray] | None = None
     """By candidate: the accuracy of each experiment of a classification; experiments learn from different draws."""
+    shared: Sharing | None = None
+    """The relevant documents of queries, where a document is relevant to several."""
 
     def __len__(self) -> int:
         return len(next(iter(self.values.values())))
@@ -52,7 +55,8 @@ class Half(NamedTuple):
             return Error(0.0, 0.0)
         if self.gold is not None:
             return paired.rank_correlation(values, self.gold, first, seed)
-        change = paired.mean(values - first, self.clusters)
+        moved = values - first
+        change = paired.mean(moved, self.clusters) if self.shared is None else sharing.mean(moved, self.shared)
         if self.drawn is None:
             return change
         return Error(change.value, together(change.se, self.drawn[candidate] - self.drawn[reference]))
@@ -65,7 +69,8 @@ class Half(NamedTuple):
             _, groups = np.unique(np.arange(len(values)) if self.clusters is None else self.clusters, return_inverse=True)
             sums, sizes = np.bincount(groups, values - first), np.bincount(groups)
             result = stats.bootstrap((sums, sizes), lambda a, b, axis: a.sum(axis) / b.sum(axis), paired=True, **options)
-            return np.asarray(result.bootstrap_distribution) + self._redrawn(candidate, reference, generator)
+            resampled = np.asarray(result.bootstrap_distribution) + self._redrawn(candidate, reference, generator)
+            return resampled if self.shared is None else _widened(resampled, values - first, self.shared)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", stats.DegenerateDataWarning)  # Degenerate resamples are NaN and are left out.
             result = stats.bootstrap(
@@ -83,6 +88,15 @@ class Half(NamedTuple):
         return 0.0 if not error else np.asarray(error * generator.standard_t(len(moved) - 1, RESAMPLES))
 
 
+def _widened(resampled: np.ndarray, moved: np.ndarray, shared: Sharing) -> np.ndarray:
+    """Changes in resamples of single queries, as far about their mean as the documents that queries share let them be."""
+    alone, together = paired.mean(moved).se, sharing.mean(moved, shared).se
+    if not alone:
+        return resampled
+    widened: np.ndarray = moved.mean() + (resampled - moved.mean()) * (math.inf if together is None else together / alone)
+    return widened
+
+
 class Parts(NamedTuple):
     """The development and the held-out parts of every task with enough items."""
 
@@ -93,15 +107,22 @@ class Parts(NamedTuple):
     """The tasks with too few items."""
 
 
-def split(items: pl.DataFrame, tasks: Sequence[str], held_out: float, seed: int) -> Parts:
+class Scored(NamedTuple):
+    """Tables of `tempscale evaluate`, perhaps of no rows."""
+
+    items: pl.DataFrame
+    relevant: pl.DataFrame
+
+
+def split(scored: Scored, tasks: Sequence[str], held_out: float, seed: int) -> Parts:
     """Split the items of every task by the ids of their texts alone; a share `held_out` is held out."""
     # The experiments of a classification are split too, so that the draws that favoured a candidate do not confirm it.
     parts = Parts({}, {}, [])
     for task in tasks:
-        rows = items.filter(pl.col("task") == task)
+        rows, relevant = (table.filter(pl.col("task") == task) for table in scored)
         halves: tuple[list[Half], list[Half]] = ([], [])
         # Without any item of a task, `items` has no further columns.
-        for _, group in rows.group_by("split", "subset", maintain_order=True) if len(rows) else ():
+        for (part, subset), group in rows.group_by("split", "subset", maintain_order=True) if len(rows) else ():
             column = "predicted" if group["value"].null_count() else "value"
             if group[column].null_count():
                 continue
@@ -126,7 +147,9 @@ def split(items: pl.DataFrame, tasks: Sequence[str], held_out: float, seed: int)
                     continue
                 values = {label: table[column].to_numpy() for label, table in tables.items()}
                 gold = None if column == "value" else first["gold"].filter(pl.Series(chosen)).to_numpy()
-                half.append(Half(values, gold, source[chosen] if gold is None else None))
+                of_part = relevant.filter(split=part, subset=subset) if len(relevant) else relevant
+                shared = documents_shared(order, of_part)
+                half.append(Half(values, gold, source[chosen] if gold is None else None, None, shared))
         if not halves[0] or min(len(half) for both in halves for half in both) < ITEMS_FOR_A_HALF:
             parts.left_out.append(task)
         else:

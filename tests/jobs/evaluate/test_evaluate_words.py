@@ -259,7 +259,7 @@ def test_what_was_learned_from_counts_only_where_both_temperatures_tell_it():
         schema_overrides={"entropy": pl.Float64, "right": pl.List(pl.Boolean)},
     )  # fmt: skip
     untold = items.with_columns(right=pl.lit(None, dtype=pl.List(pl.Boolean)), value=pl.Series([0.0, 1.0, 0.0]))
-    (alone,) = analyses.by_length(items, untold, EDGES)
+    (alone,) = analyses.by_length(items, untold, pl.DataFrame(), EDGES)
     assert alone["change_se"] == pytest.approx(oracles.standard_error([0.5, 0.0, 0.5]))
 
 

@@ -12,12 +12,9 @@ from score_tasks import DOCUMENTS, EDGES, LONGEST, QUERIES, TAUS, one, relevance
 mteb = pytest.importorskip("mteb")
 
 
-def clustered_error(values, clusters):
-    """√(G/(G−1)·Σ_g(Σ_{i∈g} e_i)²)/n, as for a regression on a constant."""
-    total, names = 0.0, sorted(set(clusters))
-    for name in names:
-        total += sum(v - np.mean(values) for v, c in zip(values, clusters, strict=True) if c == name) ** 2
-    return math.sqrt(len(names) / (len(names) - 1) * total) / len(values)
+def answers():
+    """The documents that answer each query."""
+    return {query: {d for d, score in scores.items() if score > 0} for query, scores in relevance().items()}
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +85,11 @@ def test_retrieval_is_that_of_plain_cosines(tables, searched, task_texts, small_
     own, base = (np.array([v[query, 10] for query in relevance()]) for v in (values, first))
     assert (row["type"], row["metric"], row["items"]) == ("Retrieval", "ndcg_at_10", QUERIES)
     assert row["score"] == pytest.approx(own.mean(), abs=1e-5)
-    assert row["score_se"] == pytest.approx(oracles.standard_error(own), rel=1e-9)
+    shared = answers().values()
+    assert row["score_se"] == pytest.approx(oracles.sharing_error(own, shared), rel=1e-6)
+    assert row["score_se"] != pytest.approx(oracles.standard_error(own), rel=1e-3)
     assert row["change"] == pytest.approx(own.mean() - base.mean(), abs=2e-5)
-    assert row["change_se"] == pytest.approx(oracles.standard_error(own - base), rel=1e-9)
+    assert row["change_se"] == pytest.approx(oracles.sharing_error(own - base, shared), rel=1e-6, abs=1e-12)
     assert row["relative"] == pytest.approx((own.mean() - base.mean()) / base.mean(), abs=1e-3)
     told = [row["text"] for name in ("corpus", "queries") for row in rows_of(task_texts)[name]]
     assert row["truncated_share"] == pytest.approx(share_cut(told, small_model))
@@ -202,15 +201,16 @@ def test_lengths_are_means_of_the_items_of_each_interval(tables):
                 assert row[name] == pytest.approx(own.mean(), rel=1e-9)
                 assert row[change] == pytest.approx((own - base).mean(), rel=1e-9, abs=1e-12)
                 if len(own) > 1:
-                    errors = [oracles.standard_error(own), oracles.standard_error(own - base)]
+                    shared = [answers().get(item, {item}) for item in mine[tau]["item"]]
+                    errors = [oracles.sharing_error(own, shared), oracles.sharing_error(own - base, shared)]
                     if (task, name) == ("sizes", "value"):  # Other texts to learn from move an accuracy too.
                         drawn, first = (np.array(mine[t]["right"].to_list()).mean(0) for t in (tau, 1.0))
                         errors = [
                             math.hypot(*both)
                             for both in zip(errors, map(oracles.standard_error, (drawn, drawn - first)), strict=True)
                         ]
-                    assert row[f"{name}_se"] == pytest.approx(errors[0], rel=1e-9)
-                    assert row[f"{change}_se"] == pytest.approx(errors[1], rel=1e-9, abs=1e-12)
+                    assert row[f"{name}_se"] == pytest.approx(errors[0], rel=1e-6)
+                    assert row[f"{change}_se"] == pytest.approx(errors[1], rel=1e-6, abs=1e-12)
                 else:
                     assert row[f"{name}_se"] is row[f"{change}_se"] is None
         # The earliest of equal ones.
@@ -233,14 +233,15 @@ def test_both_ends_are_a_fifth_by_length_and_then_by_id(tables, task_texts, toke
             for end, chosen in (("shortest", ordered[:size]), ("longest", ordered[-size:])):
                 row = one(tables["evaluation_ends"], tau=tau, figure=figure, end=end)
                 keys = [k for k in own[values] if (k[1] if values else k[0]) in chosen and k[1] != 10]
-                clusters = [key[1] if values else key[0] for key in keys]
+                documents = [key[1] if values else key[0] for key in keys]
+                shared = [{f"document {key[1]}", f"query {key[0]}"} if values else answers()[key[0]] for key in keys]
                 x, first = (np.array([found[values][key] for key in keys], dtype=float) for found in (own, base))
                 assert row["items"] == len(keys) >= size
-                assert row["tokens_mean"] == pytest.approx(np.mean([lengths[name] for name in clusters]))
+                assert row["tokens_mean"] == pytest.approx(np.mean([lengths[name] for name in documents]))
                 assert row["value"] == pytest.approx(x.mean(), abs=1e-9)
-                assert row["value_se"] == pytest.approx(clustered_error(x, clusters), rel=1e-6)
+                assert row["value_se"] == pytest.approx(oracles.sharing_error(x, shared), rel=1e-6)
                 assert row["change"] == pytest.approx((x - first).mean(), abs=1e-9)
-                assert row["change_se"] == pytest.approx(clustered_error(x - first, clusters), rel=1e-6, abs=1e-12)
+                assert row["change_se"] == pytest.approx(oracles.sharing_error(x - first, shared), rel=1e-6, abs=1e-12)
                 assert row["not_found"] == (0 if values else None)
     assert len(keys) > size, "no document answers two queries"
 

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import numpy as np
+import oracles
 import polars as pl
 import pytest
 from scipy import stats
@@ -10,7 +11,7 @@ from scipy import stats
 from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.tune import scores
-from tempscale_jobs.tune.scores import Half, Parts, choose, split
+from tempscale_jobs.tune.scores import Half, Parts, Scored, choose
 
 FIRST, OTHER = "1.0", "0.8"
 
@@ -29,6 +30,11 @@ def table(values, task="one", subset="default", ids=None, windows=None, gold=Non
             )  # fmt: skip
     types = {"window": pl.Boolean, "right": pl.List(pl.Boolean)} | dict.fromkeys(("value", "predicted", "gold"), pl.Float64)
     return pl.DataFrame(rows, schema_overrides=types)
+
+
+def split(items, tasks, share, seed, relevant=None):
+    none = pl.DataFrame(schema={"task": pl.String})
+    return scores.split(Scored(items, none if relevant is None else relevant), tasks, share, seed)
 
 
 def halves(dev, held, gold=None):
@@ -245,6 +251,29 @@ def test_each_task_is_resampled_by_itself():
     row = choose(Parts(both, both, []), [FIRST, OTHER], 0)[1]
     expected = np.sqrt(2) * moved.std(ddof=1) / 10 / 2
     assert (row["held_high"] - row["held_low"]) / 2 == pytest.approx(1.96 * expected, rel=0.1)
+
+
+def test_queries_that_share_a_document_have_its_error_and_a_wider_interval():
+    """Twenty documents with six queries each, which move alike."""
+    ids, generator = [f"i{k}" for k in range(120)], np.random.default_rng(6)
+    document = {name: f"d{k % 20}" for k, name in enumerate(ids)}
+    moved = generator.normal(0, 0.2, 20)[np.arange(120) % 20] + generator.normal(0, 0.05, 120)
+    relevant = pl.DataFrame(
+        {"task": "one", "split": "test", "subset": "default", "query": ids, "document": document.values()}
+    )
+    items = table({FIRST: np.zeros(120), OTHER: moved}, ids=ids)
+    errors, widths = [], []
+    for known in (None, relevant, relevant.with_columns(document=pl.col("query"))):
+        ((half,),) = (split(items, ["one"], 0.5, 0, known).held["one"],)
+        errors.append(half.change(OTHER, FIRST, 0).se)
+        low, high = np.quantile(half.resampled(OTHER, FIRST, np.random.default_rng(0)), [0.025, 0.975])
+        widths.append((high - low) / 3.92)
+    held = [name for name in ids if keyed_hash(f"held out {name}", 0) / 2**64 < 0.5]
+    own = moved[[ids.index(name) for name in held]]
+    assert errors[0] == errors[2] == pytest.approx(own.std(ddof=1) / np.sqrt(len(own)))
+    assert errors[1] == pytest.approx(oracles.sharing_error(own, [{document[name]} for name in held]))
+    assert errors[1] > 1.4 * errors[0]
+    np.testing.assert_allclose(widths, errors, rtol=0.05)
 
 
 # ---------------------------------------------------------------------------------------------- classifications
