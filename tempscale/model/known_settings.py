@@ -197,6 +197,10 @@ SETTINGS: dict[str, dict[str, Setting]] = {
         ),
         "transformers_weights": _refused("names another file of weights; give the file its usual name and remove the key"),
         "fusion_config": _refused("lets other modules compute what the layers do; remove it"),
+        **dict.fromkeys(
+            ("logn_attention_scale", "use_logn_attn", "attn_temperature_tuning", "llama_4_scaling_beta"),
+            _refused("scales the attention logits by the length of a text, which transformers does not do for this family"),
+        ),
         "pruned_heads": _refused(
             "removes heads, which transformers no longer does; save the model again after model.prune_heads(…)"
         ),

@@ -121,7 +121,8 @@ def _check_keys(raw: Mapping[str, Any], declaring: type, file: Path) -> None:
     """Raise for a key that transformers does not read, unless it changes no vector."""
     defaults: Any = declaring()
     declared = defaults.to_dict().keys() | defaults.attribute_map.keys()
-    for key, value in raw.items():
+    rotary = [raw[name] for name in ("rope_parameters", "rope_scaling") if isinstance(raw.get(name), Mapping)]
+    for key, value in [*raw.items(), *(pair for table in rotary for pair in table.items() if pair[0] in SETTINGS[CONFIG])]:
         if key in SETTINGS[CONFIG]:
             if not (families := SETTINGS[CONFIG][key].families) or raw.get("model_type") in families:
                 refuse(SETTINGS[CONFIG][key], key, value, file)

@@ -77,6 +77,12 @@ def protocol(known: Mapping[str, Any], edges: Sequence[int], chunked: bool) -> l
     if window and beyond and not chunked:
         empty = "Intervals from {} tokens on are" if len(beyond) > 1 else "The interval from {} tokens on is"
         sentences.append(f"{empty.format(beyond[0])} empty, because every text is cut at {window}.")
+    own = known.get("own_temperature", 1)
+    if own != 1:
+        sentences.append(
+            "The checkpoint's configuration has a temperature of its own: its logits are divided by "
+            f"{number(own)} beside √d, at every length. A τ is stacked on it."
+        )
     similarity = known.get("similarity", "cosine")
     if similarity != "cosine":
         measure = "dot product" if similarity == "dot" else f"{similarity} distance"

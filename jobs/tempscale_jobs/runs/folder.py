@@ -78,6 +78,8 @@ class Model:
     """The state of its files, and the machine, when the driver read them; see `workers.loaded`."""
     revision: str = ""
     """The revision of a hub name when the run began."""
+    own_temperature: float = 1.0
+    """What the checkpoint's configuration divides its logits by, beside √d."""
 
     def prompt(self, role: str) -> str:
         """The text before texts of a role, «query» or «document»."""
@@ -277,9 +279,10 @@ def find_models(config: Command, beside: Sequence[Model] = ()) -> list[Model]:
     None may be one of those `beside` them, which the run has too; a window and prompts that were chosen for these are taken
     as far as the others have them.
     """
-    from tempscale.model.loading import check_shapes, check_temperatures
+    from tempscale.model.loading import check_config, check_shapes, check_temperatures
     from tempscale.model.pooling import load_head
     from tempscale.model.settings import Settings
+    from tempscale.temperature.own import own_temperature
 
     models: list[Model] = []
     for name in config.model_names:
@@ -289,7 +292,10 @@ def find_models(config: Command, beside: Sequence[Model] = ()) -> list[Model]:
             check_temperatures(folder, config.temperatures())
             checkpoint.check_weights(folder)
             check_shapes(folder)
-            window = _window(folder, config.embedding.max_length, clipped=bool(beside))
+            window, own = (
+                _window(folder, config.embedding.max_length, clipped=bool(beside)),
+                own_temperature(check_config(folder)),
+            )
             settings, head = Settings.of(folder), load_head(folder)
             prompts = {f"{role}_prompt": settings.prompt(config.embedding.prompts, role) for role in ("document", "query")}
             for prompt in prompts.values():
@@ -311,8 +317,13 @@ def find_models(config: Command, beside: Sequence[Model] = ()) -> list[Model]:
             )
         # Workers have another working directory, so they get a full path.
         path, revision = checkpoint.pinned(name, folder)
-        fields = {"settings": digest, "seen": on_this_machine(state), "revision": revision}
-        models.append(Model(label, path, fingerprint, window, **prompts, similarity=settings.similarity, **fields))
+        fields = {
+            "settings": digest,
+            "seen": on_this_machine(state),
+            "revision": revision,
+            "similarity": settings.similarity,
+        }
+        models.append(Model(label, path, fingerprint, window, **prompts, **fields, own_temperature=own))
     return models
 
 
@@ -378,6 +389,8 @@ def facts(run: Run, config: Command) -> dict[str, Any]:
     for model in run.models:
         if model.revision:
             models[model.label]["revision"] = model.revision
+        if model.own_temperature != 1:
+            models[model.label]["own_temperature"] = model.own_temperature
     return {
         "tempscale": tempscale.__version__,
         "run": begun["run"],

@@ -77,6 +77,7 @@ def variants():
     yield "prompts of each side", tables_of(), of_model(prompts=PROMPTS)
     yield "one prompt for both sides", tables_of(), of_model(prompts=dict.fromkeys(PROMPTS, "about: "))
     yield "chunks have no window", tables_of(), configured(embedding={"long": "chunk"})
+    yield "a temperature of its own", tables_of(), of_model(own_temperature=0.741)
     for similarity in ("dot", "euclidean"):
         yield f"compared by {similarity}", tables_of(), of_model(similarity=similarity)
     for documents, equal in ((5, 5.0), (40, 6.2), (400, 300.0)):

@@ -150,7 +150,7 @@ OF_THE_STAGE = {
 OF_THE_WHOLE = {"truncate_dim": -5, "model_type": "SparseEncoder", "dimensions": 64, "prompts": ["query: "]}
 OF_THE_MODEL = {
     "position_embedding_type": "relative_key", "quantization": {"bits": 4, "group_size": 64}, "embedding_size": 16,
-    "pruned_heads": {"0": [1]}, "attention_temperature": 0.5,
+    "pruned_heads": {"0": [1]}, "attention_temperature": 0.5, "use_logn_attn": True, "attn_temperature_tuning": 4,
 }  # fmt: skip
 
 
@@ -201,6 +201,8 @@ REFUSED = {
     "temperature": pooling(pooling_mode="mean", temperature=0.5),
     "include_prompt": pooling(include_prompt="no"),
     "rotary": config(position_embedding_type="rotary"),
+    "logn_attention_scale": config(logn_attention_scale=True, auto_map={"AutoModel": "modeling.NewModel"}),
+    "llama_4_scaling_beta": config(rope_parameters={"rope_type": "default", "llama_4_scaling_beta": 0.1}),
     "padding_side": tokenizer(padding_side="left"),
     "side 'left'": stage(processor_kwargs={"padding_side": "left"}),
     "attention_mask": tokenizer(model_input_names=["input_ids", "token_type_ids"]),
