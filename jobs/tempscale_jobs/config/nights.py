@@ -79,6 +79,11 @@ class Gate(Strict):
     thresholds: list[str] = Field(
         [], description="Each `FIGURE <= NUMBER` (or <, >=, >) on a figure of collapse_summary: collapse_gap <= 0.15."
     )
+    exact: bool = Field(
+        False,
+        description="A threshold is about the night's own corpus: a figure of all its texts fails as soon as it misses its "
+        "limit. Unless set, it is about texts like these, and fails beyond the noise of others.",
+    )
     temperatures: list[float | str] = Field(
         [], description="Temperatures that the gate checks, as numbers or canonical texts; all of the run unless given."
     )

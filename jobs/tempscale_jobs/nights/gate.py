@@ -77,14 +77,15 @@ class _Check:
 
 def judge(gate: Gate, rows: Sequence[Row], baselines: Sequence[Baseline]) -> list[Row]:
     """The rows of the table `gate`, from the rows of collapse_summary and the baseline of each."""
-    # A threshold fails if the figure is on the wrong side by more than its noise, a drift if the figure moved from the
-    # baseline by more than the configured size and more than the noise of both runs, taken as independent.
+    # A threshold fails if the figure is on the wrong side by more than its noise: that of other texts like these, unless it
+    # is exact, about this corpus. A drift fails if the figure moved from the baseline by more than the configured size and
+    # more than the noise of both runs, taken as independent.
     # Noise is Student's t of the error at `false_alarms` over the number of checks with noise (Bonferroni): at most that
     # share of nights without any change fails. Runs share texts, so the true noise of a drift is smaller.
     checks: list[_Check] = []
     for row, baseline in zip(rows, baselines, strict=True):
         if gate.holds_for(row["temperature"]):
-            checks += [_threshold(row, threshold) for threshold in gate.read_thresholds()]
+            checks += [_threshold(row, threshold, gate.exact) for threshold in gate.read_thresholds()]
             if gate.baseline is not None:
                 checks += _series(gate, row, baseline)
                 checks += [_drift(row, baseline, figure, size) for figure, size in gate.drift.items()]
@@ -119,13 +120,13 @@ def notes(judged: dict[str, Any]) -> list[str]:
     return [note for name in names for note in judged.get(name, ())]
 
 
-def _threshold(row: Row, threshold: Threshold) -> _Check:
+def _threshold(row: Row, threshold: Threshold, exact: bool) -> _Check:
     value = _known(row[threshold.figure])
     limit = str(threshold).removeprefix(f"{threshold.figure} ")
     key = _key(row)
     if value is None:
         return _Check("threshold", threshold.figure, key, None, limit, None, None, 0)
-    error = standard_error(row, threshold.figure, of_this_corpus=True)
+    error = standard_error(row, threshold.figure, of_this_corpus=exact)
     excess = 0.0 if threshold.holds(value) else max(threshold.excess(value), math.ulp(0.0))
     return _Check("threshold", threshold.figure, key, value, limit, excess, error or 0.0, _freedom(row, threshold.figure))
 

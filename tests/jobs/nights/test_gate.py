@@ -98,17 +98,20 @@ def test_what_cannot_be_held_to_is_named(data, named):
 # ---------------------------------------------------------------------------------------------- thresholds
 
 
-def test_a_threshold_over_every_text_has_no_noise():
+def test_an_exact_threshold_over_every_text_has_no_noise():
     row = night(collapse_gap=0.16, collapse_gap_se=0.0, collapse_gap_se_superpopulation=0.05, gap_texts=100)
-    found = only(judged(held_to(thresholds=["collapse_gap <= 0.15"]), row))
+    found = only(judged(held_to(thresholds=["collapse_gap <= 0.15"], exact=True), row))
     assert (found["verdict"], found["noise"]) == ("failed", 0)
+    other = only(judged(held_to(thresholds=["collapse_gap <= 0.15"]), row))
+    assert (other["verdict"], other["noise"]) == ("held", pytest.approx(0.05 * stats.t.ppf(0.99, 99)))
     assert all(named in found["reason"] for named in ("collapse_gap", "m at τ 1.0", "0.16", "<= 0.15"))
     for text, verdict in (("texts < 1000", "failed"), ("texts <= 1000", "held")):
-        assert only(judged(held_to(thresholds=[text]), row))["verdict"] == verdict
+        for exact in (False, True):
+            assert only(judged(held_to(thresholds=[text], exact=exact), row))["verdict"] == verdict
 
 
-def test_a_threshold_on_a_sample_fails_only_beyond_the_samples_noise():
-    ask = held_to(thresholds=["collapse_gap <= 0.15"])
+def test_an_exact_threshold_on_a_sample_fails_only_beyond_the_samples_noise():
+    ask = held_to(thresholds=["collapse_gap <= 0.15"], exact=True)
     row = night(collapse_gap=0.16, collapse_gap_se=0.01, collapse_gap_se_superpopulation=0.05, gap_texts=51)
     found = only(judged(ask, row))
     # One check, one side, 1 %: t with 50 degrees of freedom.
@@ -120,13 +123,15 @@ def test_a_threshold_on_a_sample_fails_only_beyond_the_samples_noise():
 
 
 def test_a_share_has_the_noise_of_a_binomial_and_none_where_every_text_was_used():
-    ask = held_to(thresholds=["truncated_share <= 0.05"])
+    ask = held_to(thresholds=["truncated_share <= 0.05"], exact=True)
     whole = only(judged(ask, night(truncated_share=0.0501)))
     assert (whole["verdict"], whole["noise"]) == ("failed", 0)
     sample = only(judged(ask, night(truncated_share=0.0501, texts=1000, corpus_texts=4000)))
     expected = stats.t.ppf(0.99, 999) * math.sqrt(0.0501 * 0.9499 / 1000) * math.sqrt(0.75)
     assert sample["noise"] == pytest.approx(expected, rel=1e-12)
     assert sample["verdict"] == "held"
+    others = only(judged(held_to(thresholds=["truncated_share <= 0.05"]), night(truncated_share=0.0501)))
+    assert others["noise"] == pytest.approx(expected / math.sqrt(0.75), rel=1e-12)
 
 
 def test_a_figure_that_was_not_measured_does_not_hold():
@@ -320,6 +325,21 @@ def test_of_quiet_nights_no_more_fail_than_is_stated():
     assert stats.binomtest(failed, nights, 0.01, alternative="greater").pvalue > 0.001, f"{failed} of {nights}"
     # And it is not deaf: at the same noise four times as many may fail at 4 %, and some do at 1 %.
     assert failed > 0
+
+
+@pytest.mark.proof
+def test_of_quiet_nights_no_more_miss_a_threshold_at_the_truth_than_is_stated():
+    """Fresh texts every night, every one of them used; limits are the figures of the population that they come from."""
+    everything, nights, failed = population(1), 3000, {False: 0, True: 0}
+    whole = summary(*everything[:2], truncated=everything[2])
+    limits = [f"{name} <= {whole[name]!r}" for name in ("cosine_mean", "collapse_gap", "truncated_share")]
+    for seed in range(nights):
+        row = drawn(everything, np.random.default_rng(seed))
+        for exact in failed:
+            failed[exact] += gate.verdict(judged(held_to(thresholds=limits, exact=exact), row))[0] == "failed"
+    assert stats.binomtest(failed[False], nights, 0.01, alternative="greater").pvalue > 0.001, f"{failed} of {nights}"
+    assert failed[False] > 0
+    assert failed[True] > 0.5 * nights
 
 
 def population_of_documents(seed, documents=600, dim=12):
