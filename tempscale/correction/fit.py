@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tempscale.correction.curve import Curve
 from tempscale.correction.errors import CorrectionError
-from tempscale.correction.recipes import LEAST_TEXTS, Recipe
+from tempscale.correction.recipes import LEAST_ASKING, LEAST_TEXTS, Recipe
 from tempscale.correction.values import (
     Centre,
     CentreBy,
@@ -64,7 +64,7 @@ def fit(
         asking, asked_lengths = None, None
     else:
         asking, asked_lengths = checked(queries, query_tokens, recipe.kind == "centre_by_length", name, dim)
-        _enough(len(asking), name, "queries")
+        _enough(len(asking), name, "queries", LEAST_ASKING if recipe.kind == "length" else LEAST_TEXTS)
     mean = rows.mean(0)
     of_queries = mean if asking is None else asking.mean(0)
     if recipe.kind == "remove_mean_direction":
@@ -86,9 +86,9 @@ def fit(
     return Csls(recipe, dim, asking)
 
 
-def _enough(texts: int, name: str, kind: str) -> None:
-    if texts < LEAST_TEXTS:
-        raise CorrectionError(f"{name} needs at least {LEAST_TEXTS} {kind}; there are {texts}")
+def _enough(texts: int, name: str, kind: str, least: int = LEAST_TEXTS) -> None:
+    if texts < least:
+        raise CorrectionError(f"{name} needs at least {least} {kind}; there are {texts}")
 
 
 def _centre_by(recipe: Recipe, rows: np.ndarray, groups: np.ndarray, of_queries: np.ndarray) -> CentreBy:

@@ -13,7 +13,7 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.audit.findings import exposed, exposures, of_row
 from tempscale_jobs.audit.named import hubs
 from tempscale_jobs.audit.verdict import compared
-from tempscale_jobs.audit.words import by_the_correction, kept_by_correction
+from tempscale_jobs.audit.words import by_the_correction, kept_by_correction, least_certain
 from tempscale_jobs.config.nights import NIGHT
 from tempscale_jobs.report.again import again, hides, repeated
 from tempscale_jobs.report.findings import Findings
@@ -91,8 +91,8 @@ def advice(tables: dict[str, pl.DataFrame], row: Row, run: dict[str, Any]) -> li
             before = lines.pop()
             line = line._replace(claim=f"{before.claim} {line.claim}", figures=before.figures + line.figures)
         lines.append(line)
-    none_wins = _none_wins(tables, found, row) if lines and winning is None else None
-    lines = lines[:_MOST] or [_nothing(found, row, run)]
+    none_wins = _none_wins(tables, found, row, Edges.of(run)) if lines and winning is None else None
+    lines = lines[:_MOST] or [_nothing(tables, found, row, run)]
     if "queries" not in run:
         return lines
     return lines + [line for line in (none_wins, _threshold(tables, row), _cost(tables, row, run)) if line is not None]
@@ -205,11 +205,11 @@ def _some_win(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: d
         claim += f" It keeps {kept}." if kept else ""
         of_sample = run["corpus"]["analysed"] < run["corpus"]["usable"] and not vectors_given
         return Advice.to_run(figure, claim, _CORRECT.format(which="this sample's" if of_sample else "the"), command)
-    claim += " If all chunks are equally long, length gives none an advantage." + (ask if asked_by == "corpus" else "")
+    claim += ask if asked_by == "corpus" else ""
     return Advice.to_run(figure, claim, _TUNE, _tuned(row, run))
 
 
-def _none_wins(tables: dict[str, pl.DataFrame], found: Findings, row: Row) -> Advice | None:
+def _none_wins(tables: dict[str, pl.DataFrame], found: Findings, row: Row, edges: Edges) -> Advice | None:
     """That no length takes more than its share of the results of queries, where their errors are known."""
     rows = exposures(tables, row, "queries")
     known = [r for r in rows if found.at(exposed(r["interval"], "queries"), row).error]
@@ -217,7 +217,7 @@ def _none_wins(tables: dict[str, pl.DataFrame], found: Findings, row: Row) -> Ad
         return None
     rest = f"; {count(len(rows) - len(known), 'length')} more with too few texts to tell" if len(known) < len(rows) else ""
     lengths = f"None of {count(len(known), 'length')} takes more than its share of the results of your queries beyond noise"
-    return Advice(f"{lengths}{rest}.")
+    return Advice(f"{lengths}{rest}{least_certain(rows, edges)}.")
 
 
 def _correction(row: Row, run: dict[str, Any], asked_by: str) -> str:
@@ -299,16 +299,17 @@ def _tuned(row: Row, run: dict[str, Any]) -> str:
     return again(run, row["model"], "tune", beside="tune")
 
 
-def _nothing(found: Findings, row: Row, run: dict[str, Any]) -> Advice:
+def _nothing(tables: dict[str, pl.DataFrame], found: Findings, row: Row, run: dict[str, Any]) -> Advice:
     asked_by, edges = "queries" if "queries" in run else "corpus", run["config"]["analysis"]["intervals"]
     searched = any(found.at(exposed(edge, asked_by), row).error for edge in edges)
     fair = "search results were not measured"
     if searched:
-        fair = "no length is found too often beyond noise"
+        fair = f"no length is found too often beyond noise{least_certain(exposures(tables, row, asked_by), Edges.of(run))}"
     nightly = run["config"].get("night") is not None and (line := repeated(run))
     return Advice.to_run(
         "collapse_gap",
-        f"Nothing needs to be done about length: the collapse gap is {estimate(row, 'collapse_gap')}, and {fair}.",
+        "Beyond noise nothing needs to be done about length: the collapse gap is "
+        f"{estimate(row, 'collapse_gap')}, and {fair}.",
         "To hear when that changes, every night:",
         line if nightly else again(run, row["model"], "audit", "--baseline", "latest", beside=f"nights/{NIGHT}"),
     )

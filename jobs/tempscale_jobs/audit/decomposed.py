@@ -9,9 +9,8 @@ import polars as pl
 
 from tempscale.collapse.decomposition import FIGURES
 from tempscale.collapse.positions import TENTHS
-from tempscale_jobs.audit.findings import together
 from tempscale_jobs.report.charts import about_zero, colour, lines, point, side_by_side
-from tempscale_jobs.report.findings import state
+from tempscale_jobs.report.findings import state, together
 from tempscale_jobs.report.sections import Section, drawn, group
 from tempscale_jobs.report.text import count, with_error
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import NormalDist
 from typing import Any
 
 import polars as pl
 
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
 from tempscale.stats.errors import Z_95
-from tempscale_jobs.report.findings import Finding, Findings, changed, finding, measured, state
+from tempscale_jobs.report.findings import Finding, Findings, changed, finding, measured, state, together
 from tempscale_jobs.report.text import count, interval_name
 from tempscale_jobs.tables.audit import OF_QUERIES, OF_TEXTS
 
@@ -209,11 +208,6 @@ def by_correction(before: float, after: float, errors: tuple[float | None, float
     if abs(gain) <= math.hypot(*noise):
         return "noise"
     return "fairer" if gain > 0 else "less fair"
-
-
-def together(tests: int) -> float:
-    """The standard errors within which 95 % of several tests together stay by chance (Bonferroni)."""
-    return NormalDist().inv_cdf(1 - 0.025 / max(1, tests))
 
 
 def most_neighbours(table: pl.DataFrame) -> pl.DataFrame:

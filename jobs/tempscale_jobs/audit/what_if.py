@@ -9,10 +9,9 @@ import altair as alt
 import polars as pl
 
 from tempscale.correction.variant_names import chunks_of, model_of
-from tempscale_jobs.audit.findings import together
 from tempscale_jobs.nights.words import carried, threshold_line
 from tempscale_jobs.report.charts import COLOURS, ends_known, with_ends
-from tempscale_jobs.report.findings import state
+from tempscale_jobs.report.findings import state, together
 from tempscale_jobs.report.sections import Drawing, Section, Table, drawn, group, tabled
 from tempscale_jobs.report.text import count, interval_name, share, share_with_error, with_error
 

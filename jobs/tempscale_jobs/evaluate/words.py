@@ -38,9 +38,9 @@ def of_model(mine: dict[str, pl.DataFrame], edges: Sequence[int]) -> list[str]:
     for kind, state in (("rise", "up"), ("fall", "down")):
         if rows := [row for row, known in zip(compared, states, strict=True) if known == state]:
             named = "; ".join(f"{r['name']} at {r['temperature']} by {_size(r)}" for r in _largest(rows))
-            lines.append(f"Scores that {kind} by more than their error: {named}.")
+            lines.append(f"Scores that {kind} beyond the noise of {count(len(compared), 'comparison')}: {named}.")
     if len(compared) > 1 and set(states) == {"noise"}:
-        lines.append("No task's score changes by more than its error under any temperature.")
+        lines.append(f"Of {count(len(compared), 'comparison')} of a task's score none is beyond noise.")
     return lines + _lengths(mine, found, edges) + _ends(mine, found)
 
 
@@ -100,7 +100,8 @@ def _lengths(tables: dict[str, pl.DataFrame], found: Findings, edges: Sequence[i
     table = tables.get("evaluation_lengths", pl.DataFrame())
     if table.is_empty():
         return []
-    lines = []
+    lines, reference = [], tables["evaluation"]["temperature"].first()
+    many = count(len(table.filter(pl.col("temperature") != reference)), "comparison")
     for (task,), group in table.group_by("name", maintain_order=True):
         rows = [row | {"state": found.at(changed(score_by_length(row)), row).state} for row in group.to_dicts()]
         if group["interval"].n_unique() < 2 or not any(row["state"] in _KNOWN for row in rows):
@@ -111,9 +112,9 @@ def _lengths(tables: dict[str, pl.DataFrame], found: Findings, edges: Sequence[i
                 f"{with_error(row['change'], row['change_se'])}"
                 for row in _largest(moved)
             )
-            lines.append(f"{task} by length: these changes are beyond noise: {named}.")
+            lines.append(f"{task} by length, of {many} tested together: these changes are beyond noise: {named}.")
         else:
-            lines.append(f"{task} by length: no temperature changes the score of any interval beyond noise.")
+            lines.append(f"{task} by length, of {many} tested together: no change is beyond noise.")
     return lines
 
 

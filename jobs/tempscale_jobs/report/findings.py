@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from statistics import NormalDist
 from typing import Any, Literal, NamedTuple
 
 import polars as pl
@@ -70,6 +71,11 @@ def state(value: float | None, error: float | None, expected: float = 0.0, z: fl
     if abs(value - expected) <= z * error:
         return "noise"
     return "up" if value > expected else "down"
+
+
+def together(tests: int) -> float:
+    """The standard errors within which 95 % of several tests together stay by chance (Bonferroni)."""
+    return NormalDist().inv_cdf(1 - 0.025 / max(1, tests))
 
 
 def measured(value: float | None) -> State:

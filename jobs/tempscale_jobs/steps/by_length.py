@@ -10,7 +10,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from tempscale.correction.curve import Curve
-from tempscale.correction.recipes import LEAST_TEXTS
+from tempscale.correction.recipes import LEAST_ASKING, LEAST_TEXTS
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import Model, place
 from tempscale_jobs.steps.neighbours import Queries
@@ -28,6 +28,11 @@ FITTED = 20_000
 def name(model: Model | str, temperature: Temperature, who: str) -> str:
     """The file of the correction of a model, or its label, that is fitted to queries from the «corpus» or from «queries»."""
     return f"{place('corrections', model, temperature)}/{RECIPE}-asked-by-{who}.json"
+
+
+def learns(key: np.ndarray) -> np.ndarray:
+    """Whether a text or query is one that the curve is fitted to, by its keyed hash; the others measure what it does."""
+    return np.asarray(key % 2 == 0)
 
 
 @dataclass(frozen=True)
@@ -48,13 +53,17 @@ class Fitting:
         return self.scope.embeddings(self.temperature, self.sample)
 
     def of(self, queries: Queries, bounds: list[tuple[int, int]]) -> list[np.ndarray] | None:
-        """The float32 offsets of each block's texts, from a correction that is written to corrections/; None without one."""
-        too_few = min(len(self.sample), len(queries.places)) < LEAST_TEXTS
+        """The float32 offsets of each block's texts, from a correction that is written to corrections/; None without one.
+
+        Of the queries those that learn are its queries.
+        """
+        asking = queries.places[learns(queries.layout.key[queries.places])][:FITTED]
+        too_few = len(self.sample) < LEAST_TEXTS or len(asking) < LEAST_ASKING
         run, model = self.scope.run, self.scope.model
         if self.temperature != run.temperatures[0] or not self.scope.analysis.length_correction or too_few:
             return None
         query_scope = replace(self.scope, run=queries.run, texts=queries.layout)
-        query_embeddings = None if queries.from_corpus else query_scope.embeddings(self.temperature, queries.places[:FITTED])
+        query_embeddings = query_scope.embeddings(self.temperature, asking)
         tokens = np.maximum(self.scope.texts.tokens, 1)
         # In a task, because torch would take 150 MB of this process.
         arguments = [(self._documents, tokens[self.sample], query_embeddings)]
@@ -67,9 +76,9 @@ class Fitting:
 
 
 def _fitted(
-    documents: np.ndarray, tokens: np.ndarray, queries: np.ndarray | None
+    documents: np.ndarray, tokens: np.ndarray, queries: np.ndarray
 ) -> tuple[dict[str, Any], tuple[float, ...], np.ndarray]:
-    """The correction as data, and the knots and values of its curve; by default the documents are the queries."""
+    """The correction as data, and the knots and values of its curve."""
     import torch
 
     from tempscale.correction.fit import fit
@@ -77,6 +86,6 @@ def _fitted(
 
     lengths = torch.from_numpy(tokens.astype(np.int64))
     with threadpool_limits(1):  # So that all workers give the same bytes.
-        correction = fit(RECIPE, torch.tensor(documents), lengths, torch.tensor(documents if queries is None else queries))
+        correction = fit(RECIPE, torch.tensor(documents), lengths, torch.tensor(queries))
     assert isinstance(correction, Length)
     return correction.as_data(), correction.curve.tokens, correction.curve.values

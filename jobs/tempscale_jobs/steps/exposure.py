@@ -149,15 +149,18 @@ def _search_with_texts(step: _Step, labels: Labels, rows: _Rows) -> None:
     scope, texts = step.scope, step.scope.texts
     every = step.full and len(texts) <= by_length.ALL_ASK
     drawn = np.arange(len(texts)) if every else np.sort(texts.sample(scope.analysis.exposure_sample))
-    fitted = Queries(scope.run, texts, step.correction.sample, step.correction.sample, from_corpus=True)
+    asking = Queries(scope.run, texts, drawn, drawn, from_corpus=True)
+    if not step.full and len(texts) > 1:
+        found = neighbours.search(step.temperature, step.grid, asking, labels)
+        graph = Graph(found.files, len(drawn), from_corpus=True, every=False)
+        _add(step, rows, graph, (scope, None))
+    fitted = replace(asking, places=step.correction.sample, numbers=step.correction.sample)
     offsets = step.correction.of(fitted, step.bounds) if len(drawn) else None
-    if len(texts) > 1 and (not step.full or offsets is not None):
-        sampled = Queries(scope.run, texts, drawn, drawn, from_corpus=True, offsets=offsets, plain=not step.full)
-        found = neighbours.search(step.temperature, step.grid, sampled, labels)
-        graph = Graph(found.files, len(drawn), from_corpus=True, every=every)
-        if not step.full:
-            _add(step, rows, graph, (scope, None))
-        rows.corrected.extend(_corrected(step, graph, found))
+    held = drawn[~by_length.learns(texts.key[drawn])]
+    if len(texts) > 1 and len(held) and offsets is not None:
+        measuring = replace(asking, places=held, numbers=held, offsets=offsets)
+        found = neighbours.search(step.temperature, step.grid, measuring, labels)
+        rows.corrected.extend(_corrected(step, Graph([], len(held), from_corpus=True, every=False), found))
 
 
 def _search_with_queries(step: _Step, labels: Labels, queries: Run, rows: _Rows) -> None:
@@ -167,22 +170,27 @@ def _search_with_queries(step: _Step, labels: Labels, queries: Run, rows: _Rows)
     drawn = np.arange(len(query_layout)) if step.full else query_layout.sample(scope.analysis.exposure_sample)
     drawn = drawn[np.argsort(query_layout.stored[drawn])]  # In the order of their source.
     request = Queries(queries, query_layout, drawn, np.arange(len(drawn)), from_corpus=False)
-    request = replace(request, offsets=step.correction.of(request, step.bounds))
     found = neighbours.search(step.temperature, step.grid, request, labels)
-    documents = None if query_layout.documents is None else query_layout.documents[drawn]
-    groups = tuple(grouping.code[drawn] for grouping in query_layout.groupings)
-    every = len(drawn) == len(query_layout)
-    graph = Graph(found.files, len(drawn), from_corpus=False, every=every, documents=documents, groups=groups)
+    graph = _asked_by(query_layout, drawn, every=len(drawn) == len(query_layout))._replace(files=found.files)
     _add(step, rows, graph, (replace(scope, run=queries, texts=query_layout), drawn))
-    rows.corrected.extend(_corrected(step, graph, found))
+    offsets, held = step.correction.of(request, step.bounds), drawn[~by_length.learns(query_layout.key[drawn])]
+    if len(held) and offsets is not None:
+        measuring = replace(request, places=held, numbers=np.arange(len(held)), offsets=offsets)
+        found = neighbours.search(step.temperature, step.grid, measuring, labels)
+        rows.corrected.extend(_corrected(step, _asked_by(query_layout, held, every=False), found))
+
+
+def _asked_by(queries: Layout, drawn: np.ndarray, *, every: bool) -> Graph:
+    """The graph of some queries, without files."""
+    documents = None if queries.documents is None else queries.documents[drawn]
+    groups = tuple(grouping.code[drawn] for grouping in queries.groupings)
+    return Graph([], len(drawn), from_corpus=False, every=every, documents=documents, groups=groups)
 
 
 def _corrected(step: _Step, graph: Graph, found: FoundNeighbours) -> list[dict[str, Any]]:
-    """Rows of exposure_corrected; none without a correction."""
-    if not found.corrected:
-        return []
+    """Rows of exposure_corrected."""
     rows = []
-    for row in step.rows(graph._replace(files=found.corrected)):
+    for row in step.rows(graph._replace(files=found.files)):
         shares = found.kept[found.interval == step.scope.texts.edges.index(row["interval"])]
         share_kept = float(shares.mean()) if len(shares) and row["k"] == step.grid.neighbours else None
         rows.append(row | {"correction": by_length.RECIPE, "neighbours_kept": share_kept})

@@ -161,9 +161,7 @@ class Queries:
     from_corpus: bool
     """Whether they are texts of the corpus, which are not their own neighbours."""
     offsets: Sequence[np.ndarray] | None = None
-    """The offsets of each block's texts, for a search by corrected similarity too."""
-    plain: bool = True
-    """Whether the nearest by cosine are written."""
+    """The offsets of each block's texts, for a search by corrected similarity; None for one by cosine."""
 
 
 CORRECTED = "partials/neighbours_corrected"
@@ -174,11 +172,9 @@ class FoundNeighbours(NamedTuple):
     """The nearest texts of some queries."""
 
     files: list[str]
-    """The parts with the numbers of their nearest texts by cosine."""
-    corrected: list[str]
-    """The same by corrected similarity."""
+    """The parts with the numbers of their nearest texts."""
     kept: np.ndarray
-    """The share of each query's nearest texts that are the same by both."""
+    """By corrected similarity: the share of each query's nearest texts that are the same by cosine."""
     interval: np.ndarray
     """The interval of each query."""
 
@@ -216,32 +212,26 @@ def search(temperature: Temperature, grid: Tiling, queries: Queries, corpus: Lab
     known = np.unique(
         np.concatenate([labels, *(ranking.label.ravel() for rankings in near.values() for ranking in rankings)])
     )
-    names, order, asker = corpus.names(known), share(corpus.order), "corpus" if queries.from_corpus else "queries"
-    targets = [
-        (asker, queries.run.place("neighbours", model, temperature)),
-        (f"{asker}-corrected", queries.run.place(CORRECTED, model, temperature)),
-    ]
-    lists = [*([0] if queries.plain else []), *([1] if offsets is not None else [])]
+    names, order, name = corpus.names(known), share(corpus.order), "corpus" if queries.from_corpus else "queries"
+    folder = queries.run.place("neighbours" if offsets is None else CORRECTED, model, temperature)
+    name += "" if offsets is None else "-corrected"
 
     def answers() -> Iterator[Piece]:
-        """Every group and list."""
-        for k, list_of in cluster.ordered([(k, list_of) for list_of in lists for k in range(len(groups))]):
-            here, (name, folder) = groups[k], targets[list_of]
+        """Every group."""
+        for k in cluster.ordered([*range(len(groups))]):
+            here = groups[k]
             ids: Any = labels[here]
             if not queries.from_corpus:
                 ids = pa.array(queries.layout.ids[queries.places[here]], pa.string())
-            answer = _Answer(ids, queries.numbers[here], near[k][list_of])
+            answer = _Answer(ids, queries.numbers[here], near[k][-1])
             places = (queries.run.storage, numbered(folder, k)), (grid.storage, grid.found(name, k))
-            yield Piece((k, list_of), (answer, *places, names, order), f"answers {k}, {list_of}")
+            yield Piece(k, (answer, *places, names, order), f"answers {k}")
 
     for _ in run_tasks(cluster, _write_answer, answers()):
         pass
-    names_of = [[grid.found(asker, k) for k in range(len(groups))] for asker, _ in targets]
-    shares = [shares_kept(*near[k]) for k in range(len(groups))] if offsets is not None else [np.zeros(0)]
-    return FoundNeighbours(
-        names_of[0] if queries.plain else [], names_of[1] if offsets is not None else [], np.concatenate(shares),
-        queries.layout.interval[queries.places],
-    )  # fmt: skip
+    shares = [np.zeros(0), *(shares_kept(*near[k]) for k in range(len(groups)) if offsets is not None)]
+    files = [grid.found(name, k) for k in range(len(groups))]
+    return FoundNeighbours(files, np.concatenate(shares), queries.layout.interval[queries.places])
 
 
 def shares_kept(plain: Nearest, corrected: Nearest) -> np.ndarray:

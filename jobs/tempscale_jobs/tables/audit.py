@@ -206,7 +206,10 @@ EXPOSURE_CORRECTED = Table(
     (
         *EXPOSURE.columns,
         Column(
-            "correction", TEXT, "", "the correction, fitted on these texts and on what asks: see docs/short-texts-win.md"
+            "correction",
+            TEXT,
+            "",
+            "the correction, fitted to half of what asks; the other half asks here: docs/short-texts-win.md",
         ),
         Column(
             "neighbours_kept",

@@ -24,8 +24,8 @@ _LEFT = ("model.safetensors.index.json", "data_config.json", "trainer_state.json
 _PROBES = [
     "short",
     "Embeddings of long texts drift together.",
-    "Self-attention is a low-pass filter that gets stronger with length, so the embeddings of long texts drift together; "
-    "dividing the attention logits by a temperature counters it. " * 12,
+    "Some say that self-attention smooths more, the longer a text is, so that embeddings of long texts drift together; "
+    "dividing the attention logits by a temperature is their remedy. " * 12,
 ]
 _TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2, "float16": 5e-3}
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from tempscale_jobs.audit.findings import by_correction, together
-from tempscale_jobs.report.findings import Finding, Findings, State, changed, finding, measured, state
+from tempscale_jobs.audit.findings import by_correction
+from tempscale_jobs.report.findings import Finding, Findings, State, changed, finding, measured, state, together
 from tempscale_jobs.report.text import count
 
 Row = Mapping[str, Any]

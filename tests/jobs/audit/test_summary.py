@@ -63,14 +63,14 @@ def exposures(**values):
 
 def test_what_a_correction_would_change_is_said_as_far_as_it_is_known():
     row = {"model": "m", "temperature": "τ 1"}
-    before = exposures(exposure=[1.6, 0.5], k_occurrence_skewness=[2.5, 2.5])
-    after = exposures(exposure=[1.1, 0.9], k_occurrence_skewness=[1.5, 1.5], neighbours_kept=[0.75, None])
+    before = exposures(exposure=[1.6, 0.5])
+    after = exposures(exposure=[1.1, 0.9], neighbours_kept=[0.75, None])
     tables = {"exposure": before, "exposure_corrected": after}
     assert words.corrected({"exposure": before}, row, "corpus", [0, 64]) == ""
     assert words.corrected(tables, row, "queries", [0, 64]) == ""
     whole = words.corrected(tables, row, "corpus", [0, 64])
-    assert all(figure in whole for figure in ("1.6", "1.1", "0.5", "0.9", "2.5", "1.5", "75.0 %"))
-    unknown = after.with_columns(neighbours_kept=pl.lit(None, pl.Float64), k_occurrence_skewness=pl.lit(None, pl.Float64))
+    assert all(figure in whole for figure in ("1.6", "1.1", "0.5", "0.9", "75.0 %"))
+    unknown = after.with_columns(neighbours_kept=pl.lit(None, pl.Float64))
     part = words.corrected(tables | {"exposure_corrected": unknown}, row, "corpus", [0, 64])
     assert "1.1" in part
     assert "overshoots" not in whole

@@ -8,6 +8,7 @@ import pytest
 from command_line import in_process
 from whole_run import read_record, read_report, read_tables
 
+from tempscale.stats.sample import keyed_hash
 from tempscale_jobs.audit.advice import advice
 from tempscale_jobs.audit.words import labelled
 from tempscale_jobs.report.text import Edges
@@ -78,7 +79,9 @@ def test_the_fitted_correction_comes_first_and_its_command_does_what_is_said(run
     sides = [np.stack(stored(folder)["vector"].to_list()) for folder in (out, f"{out}-queries")]
     tables, tokens = read_tables(run), pl.read_parquet(own / "texts.parquet")["length"].to_numpy()
     plain = [np.stack(pl.read_parquet(own / f"{name}.parquet")["vector"].to_list()) for name in ("texts", "queries")]
-    for table, pair in (("exposure", plain), ("exposure_corrected", sides)):
+    # The queries that the correction was not fitted to are those that measure it.
+    held = np.array([keyed_hash(name, 0) % 2 == 1 for name in stored(f"{out}-queries")["id"]])
+    for table, pair in (("exposure", plain), ("exposure_corrected", (sides[0], sides[1][held]))):
         said = tables[table].filter(asked_by="queries", k=K, interval=0)["exposure"].item()
         assert said == pytest.approx(first_length(*pair, tokens), abs=0.01)
     assert abs(np.log(first_length(*sides, tokens))) < abs(np.log(first_length(*plain, tokens))) / 2
@@ -120,7 +123,10 @@ def test_where_no_length_wins_that_is_said_of_the_queries_searches(run):
     told = [line.claim for line in lines(run, exposure=fair, collapse_summary=gap, findings=None)]
     assert not any("found more often than their share" in claim for claim in told)
     assert "2 texts take" in told[0], "two texts are found far too often"
-    assert told[1] == "None of 3 lengths takes more than its share of the results of your queries beyond noise."
+    claim = (
+        "None of 3 lengths takes more than its share of the results of your queries beyond noise; least certain are texts"
+    )
+    assert told[1].startswith(claim)
 
 
 def test_what_was_not_measured_is_named_with_its_command(run):
