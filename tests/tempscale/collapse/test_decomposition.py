@@ -160,7 +160,7 @@ def drawn(generator, sizes, dim=24, segments=5):
 @pytest.mark.proof
 @pytest.mark.parametrize("of_one", [1, 4])
 def test_in_a_thousand_draws_intervals_hold_the_truth(of_one):
-    """Texts alone, or in documents of one to seven. Texts of one circle share segments: topic change is surer than it says."""
+    """Texts alone, or in documents of one to seven. Texts of one circle share segments: topic change is surer than said."""
     found = []
     for seed in range(1000):
         generator = np.random.default_rng(seed)
