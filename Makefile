@@ -23,7 +23,7 @@ test: $(VENV)/.dev
 # Before a change lands: faults, kills, other inputs and other ways, on one node and on several. Three at a time, since a run
 # waits for Ray a third of its time.
 proof: $(VENV)/.dev $(VENV)/.sbom
-	$(PYTEST) -n 3 -m "proof and not soak"
+	$(PYTEST) -n 3 -m "proof and not soak" --durations 40
 
 # The tests of both under coverage.py: the lines and branches that they run, for docs/dev/coverage.md. An hour.
 coverage: $(VENV)/.dev $(VENV)/.sbom
