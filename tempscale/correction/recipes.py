@@ -11,7 +11,7 @@ from tempscale.correction.errors import CorrectionError
 
 LEAST_TEXTS = 100
 """The least number of documents, and of queries, that a correction is fitted to."""
-LEAST_ASKING = 50
+LEAST_ASKING = 30
 """The least number of queries where only their mean counts."""
 _EXAMPLES = (
     "length, length(4), centre, centre(unit), centre_by_length, centre_by(language), remove_mean_direction, remove_top(1), "

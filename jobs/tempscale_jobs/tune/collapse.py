@@ -77,7 +77,10 @@ def measured(run: Run, model: Model, temperature: Temperature) -> Seen:
 
 
 def corrected(run: Run, model: Model, temperature: Temperature, first: Seen) -> Seen | None:
-    """The first candidate with a correction by length, which moves neighbours only; None if some text was not measured."""
+    """The first candidate with a correction by length, which moves neighbours only; None without a correction.
+
+    Only the texts that the correction was not fitted to ask.
+    """
     names = run.storage.list(run.place(CORRECTED, model, temperature))
     tables = [run.storage.read_table(name) for name in names]
     near = {
@@ -85,7 +88,7 @@ def corrected(run: Run, model: Model, temperature: Temperature, first: Seen) -> 
         for t in tables
         for i, neighbours in zip(t["text_id"].to_pylist(), t["neighbours"].to_pylist(), strict=True)
     }
-    return first._replace(near=near) if near.keys() == first.near.keys() else None
+    return first._replace(near=near) if near else None
 
 
 def by_interval(own: Seen, first: Seen) -> list[dict[str, Any]]:
@@ -127,22 +130,23 @@ def prefix_gap(own: Seen, first: Seen) -> tuple[float | None, Error]:
 
 def exposure(own: Seen, first: Seen, long: set[str]) -> tuple[float, Error]:
     """Exposure of the longest texts (their share of neighbour slots over their share of texts), and its change."""
-    share = len(long) / len(own.near)
+    share, asking = len(long) / len(first.near), sorted(own.near)
     taken, before = (
-        np.array([len(candidate.near[i] & long) / len(candidate.near[i]) for i in sorted(candidate.near)]) / share
+        np.array([len(candidate.near[i] & long) / len(candidate.near[i]) for i in asking]) / share
         for candidate in (own, first)
     )
     document = own.document
     if document is None:
         return float(taken.mean()), paired.mean(taken - before)
-    clusters = np.array([document[i] for i in sorted(own.near)])
+    clusters = np.array([document[i] for i in asking])
     moved = paired.mean(taken - before, clusters)
     return float(taken.mean()), moved if enough_documents(clusters) else Error(moved.value, None)
 
 
 def kept(own: Seen, first: Seen, short: set[str]) -> float:
     """The share of the shortest texts' nearest texts that this candidate keeps."""
-    return float(np.mean([len(own.near[i] & first.near[i]) / len(first.near[i]) for i in sorted(short)]))
+    shares = [len(own.near[i] & first.near[i]) / len(first.near[i]) for i in sorted(short & own.near.keys())]
+    return float(np.mean(shares)) if shares else 0.0
 
 
 def choose(

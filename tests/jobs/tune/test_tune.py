@@ -142,7 +142,19 @@ def test_a_correction_by_length_is_a_candidate_by_the_neighbours_that_the_audit_
         counted = pl.read_parquet(f"{run.storage.root}/measured/tables/exposure_corrected.parquet")
         short, long = counted.filter(pl.col("k") == pl.col("k").max(), pl.col("texts") >= 30).sort("interval").to_dicts()
         assert own["exposure_long"] == pytest.approx(long["exposure"], abs=1e-12)
-        assert own["exposure_long_change"] == pytest.approx(long["exposure"] - first["exposure_long"], abs=1e-12)
+        # Before, of the texts that ask for both: those that the correction was not fitted to.
+        near, texts = (
+            pl.concat(pl.read_parquet(part, columns=["text_id", column], hive_partitioning=False) for part in sorted(
+                Path(run.storage.root, "measured", kind).rglob(f"temperature={first['temperature']}/*.parquet")
+            ))
+            for kind, column in (("neighbours", "neighbours"), ("texts", "tokens"))
+        )  # fmt: skip
+        held = near.filter(pl.col("text_id").map_elements(lambda i: keyed_hash(i, SEED) % 2 == 1, pl.Boolean))
+        assert long["queries"] == len(held) < 0.6 * len(near)
+        shown = held.explode("neighbours")["neighbours"]
+        of_long = texts.filter(pl.col("tokens") >= long["interval"])["text_id"]
+        before = float(shown.is_in(of_long.to_list()).mean()) / (len(of_long) / len(near))
+        assert own["exposure_long_change"] == pytest.approx(long["exposure"] - before, abs=1e-9)
         assert own["short_kept"] == pytest.approx(short["neighbours_kept"], abs=1e-12)
         assert 0 < own["short_kept"] < 1
         assert (own["prefix_gap_change"], own["rise"]) == (0, 0)
