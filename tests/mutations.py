@@ -70,7 +70,7 @@ GATE = Subject(
         ("_threshold", "max(threshold.excess(value), math.ulp(0.0))", "threshold.excess(value)"),
         (
             "_threshold",
-            "error = standard_error(row, threshold.figure, of_this_corpus=True)",
+            "error = standard_error(row, threshold.figure, of_this_corpus=exact)",
             "error = standard_error(row, threshold.figure)",
         ),
         (
@@ -1177,10 +1177,10 @@ FINDINGS = Subject(
         ("state", 'return "absent" if value is None else "unknown"', 'return "absent"'),
         ("measured", 'return "absent" if value is None else "measured"', 'return "measured"'),
         ("finding", 'found if state == "absent" else found._replace(**grounds)', "found._replace(**grounds)"),
+        ("together", "1 - 0.025 / max(1, tests)", "1 - 0.025"),
     )
     + of(
         f"{JOBS}/audit/findings.py",
-        ("together", "1 - 0.025 / max(1, tests)", "1 - 0.025"),
         ("_exposures", 'r["exposure_se_superpopulation"] if r in tested else None', 'r["exposure_se_superpopulation"]'),
         ("_exposures", 'state(r["exposure"], error, 1.0, z)', 'state(r["exposure"], error, 0.0, z)'),
         ("most_neighbours", 'pl.col("k") == pl.col("k").max()', 'pl.col("k") == pl.col("k").min()'),
@@ -1216,7 +1216,7 @@ FINDINGS = Subject(
         f"{JOBS}/evaluate/findings.py",
         ("_by_length", 'row["change_se"] if row["items"] >= TEXTS_FOR_AN_INTERVAL else None', 'row["change_se"]'),
         ("_of_end", 'row["change_se"] or None', 'row["change_se"]'),
-        ("decide", "change.temperature != first", "True"),
+        ("decide", 'row["temperature"] != first', "True"),
     )
     + of(
         f"{JOBS}/diagnose/findings.py",
