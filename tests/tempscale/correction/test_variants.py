@@ -118,7 +118,7 @@ def test_each_step_is_fitted_to_what_the_steps_before_it_make():
 ASKING_FIRST = 300
 
 
-@pytest.fixture(scope="module", params=[("minilm", 1500), ("mpnet", 600)], ids=["minilm", "mpnet"])
+@pytest.fixture(scope="module", params=[("minilm", 800), ("mpnet", 300)], ids=["minilm", "mpnet"])
 def real(request):
     """Real embeddings of two models, the first 300 of which ask."""
     from benchmarks.measuring import texts
