@@ -11,9 +11,7 @@ files lie beside the checkout. Then, for each set and model:
 
 from __future__ import annotations
 
-import ast
 import gzip
-import importlib.util
 import json
 import sys
 from collections.abc import Iterable, Iterator
@@ -24,6 +22,8 @@ import polars as pl
 
 from benchmarks.socm import WIKIPEDIA
 from tempscale.stats.sample import keyed_hash
+from tempscale_jobs.config.sections import Corpus
+from tempscale_jobs.corpus import sources
 
 PACKAGES = (
     "numpy", "scipy", "pandas", "polars", "torch", "transformers", "ray", "sklearn", "networkx", "sympy",
@@ -44,28 +44,19 @@ class Answered(NamedTuple):
 
 
 def docstrings() -> Iterator[Answered]:
-    """Of each package 150 docstrings, or as many as it has, drawn by their places."""
+    """Of each package 150 docstrings, or as many as it has, drawn by their ids."""
     for package in PACKAGES:
         chosen = sorted(_of_package(package), key=lambda own: keyed_hash(own.name, 0))
         yield from chosen[:OF_EACH]
 
 
 def _of_package(package: str) -> Iterator[Answered]:
-    found = importlib.util.find_spec(package)
-    if found is None or not found.submodule_search_locations:
-        return
-    root, asked = Path(found.submodule_search_locations[0]), set[str]()
-    for file in sorted(root.rglob("*.py")):
-        try:
-            tree = ast.parse(file.read_text("utf-8"))
-        except (SyntaxError, UnicodeDecodeError):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and (text := ast.get_docstring(node)):
-                first, _, rest = (part.strip() for part in text.partition("\n"))
-                if len(first) >= _FIRST and len(rest) >= _REST and first not in asked:
-                    asked.add(first)
-                    yield Answered(f"{package}/{file.relative_to(root)}:{node.lineno}", first, rest)
+    asked = set[str]()
+    for row in sources.rows(Corpus.model_validate({"source": f"docstrings:{package}"})):
+        first, _, rest = (part.strip() for part in row.text.strip().partition("\n"))
+        if len(first) >= _FIRST and len(rest) >= _REST and first not in asked:
+            asked.add(first)
+            yield Answered(row.id, first, rest)
 
 
 def write(folder: Path, corpus: dict[str, str], queries: dict[str, str], relevant: Iterable[tuple[str, str]]) -> None:
@@ -94,10 +85,10 @@ def _shared(folder: Path, name: str) -> None:
 
 if __name__ == "__main__":
     (to,) = sys.argv[1:]
-    own = [*docstrings()]
+    drawn = [*docstrings()]
     write(
-        Path(to) / "packages", {one.name: one.answer for one in own}, {one.name: one.question for one in own},
-        [(one.name, one.name) for one in own],
+        Path(to) / "packages", {one.name: one.answer for one in drawn}, {one.name: one.question for one in drawn},
+        [(one.name, one.name) for one in drawn],
     )  # fmt: skip
     for name in ("scifact", "qmsum"):
         if (WIKIPEDIA.parent / name).is_dir():

@@ -60,19 +60,19 @@ def check_config(folder: Path) -> Any:
     return model
 
 
-def check_temperatures(folder: Path, temperatures: Iterable[Temperature]) -> None:
-    """Raise unless the model of a folder can have each of these temperatures; its weights are not read."""
-    config = check_config(folder).config
+def check_temperatures(model: Any, temperatures: Iterable[Temperature]) -> None:
+    """Raise unless a model, which needs no weights, can have each of these temperatures."""
+    config = model.config
     layers = int(config.num_hidden_layers) * int(getattr(config, "inner_group_num", 1))  # ALBERT's groups
     for temperature in temperatures:
         temperature.check(layers, int(config.num_attention_heads))
 
 
-def check_shapes(folder: Path) -> None:
-    """Raise for weights whose shape is not that of config.json; weights that transformers renames are not checked."""
+def check_shapes(folder: Path, model: Any) -> None:
+    """Raise for weights whose shape is not that of the model; weights that transformers renames are not checked."""
     from safetensors import safe_open
 
-    model, inner = check_config(folder), Settings.of(folder).transformer
+    inner = Settings.of(folder).transformer
     shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
     files = [file for file in weights(inner) if file.parent == inner and file.name.startswith("model")]
     keys = set[str]()

@@ -289,13 +289,11 @@ def find_models(config: Command, beside: Sequence[Model] = ()) -> list[Model]:
         try:
             folder = checkpoint.resolve(name)
             state = checkpoint.state(folder)
-            check_temperatures(folder, config.temperatures())
+            model = check_config(folder)
+            check_temperatures(model, config.temperatures())
             checkpoint.check_weights(folder)
-            check_shapes(folder)
-            window, own = (
-                _window(folder, config.embedding.max_length, clipped=bool(beside)),
-                own_temperature(check_config(folder)),
-            )
+            check_shapes(folder, model)
+            window, own = _window(folder, config.embedding.max_length, clipped=bool(beside)), own_temperature(model)
             settings, head = Settings.of(folder), load_head(folder)
             prompts = {f"{role}_prompt": settings.prompt(config.embedding.prompts, role) for role in ("document", "query")}
             for prompt in prompts.values():

@@ -8,7 +8,7 @@ from sentence_transformers_cases import change, tokenizer
 
 from tempscale.model.checkpoint import ModelError, check_weights, resolve
 from tempscale.model.encoder import Encoder
-from tempscale.model.loading import check_shapes
+from tempscale.model.loading import check_config, check_shapes
 from tempscale.model.tokens import Tokenizer
 from tempscale_jobs.config import audit
 from tempscale_jobs.errors import UsageError
@@ -170,7 +170,7 @@ def test_weights_of_an_absolute_path_are_refused_and_those_in_a_folder_of_the_mo
     folder = shutil.copytree(whole, tmp_path / "model")
     index("parts/w.safetensors")(folder)
     check_weights(folder)
-    check_shapes(folder)  # Of what is in the folder itself, which need not be all.
+    check_shapes(folder, check_config(folder))  # Of what is in the folder itself, which need not be all.
     (folder / "other.safetensors").rename(folder / "model.safetensors")
     index(str(tmp_path / "elsewhere.safetensors"))(folder)
     with pytest.raises(ValueError, match=r"elsewhere.safetensors"):
