@@ -154,7 +154,7 @@ def _socm_row(count: int, length: int, text: Tensor, seconds: float) -> dict[str
 def _embedding(encoder: Encoder, lengths: Sequence[int], count: int) -> list[dict[str, Any]]:
     """The same number of texts of each length through the model on one thread, without and with the token moments."""
     from benchmarks.embedding import operations
-    from tempscale.model.tokens import Tokens
+    from tempscale.model.sequences import Tokens
 
     plain: list[dict[str, Any]] = []
     moments: list[dict[str, Any]] = []

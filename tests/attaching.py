@@ -5,7 +5,7 @@ import inspect
 import torch
 from tiny import HEADS
 
-from tempscale.model.tokens import Tokens
+from tempscale.model.sequences import Tokens
 from tempscale.temperature.families import places
 from tempscale.temperature.schedule import Temperature
 

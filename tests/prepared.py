@@ -6,9 +6,10 @@ from rich.console import Console
 from tempscale_jobs.config.audit import resolve
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.steps import layout
-from tempscale_jobs.steps.embed import Tokenising, tokenise
 from tempscale_jobs.steps.scope import Embedded
+from tempscale_jobs.steps.tokenise import tokenise
 from tempscale_jobs.tables.audit import SHARDS
+from tempscale_jobs.workers.actor import Tokenising
 
 
 def laid_out(ids, tokens, interval, edges, seed=0, documents=None, corpus_texts=None):
@@ -27,7 +28,7 @@ def prepared(storage, folder, texts, number=0):
     columns = {"text_id": [f"t{k}" for k in range(len(texts))], "text": texts, "content_sha": ["0" * 64] * len(texts)}
     columns |= {"cut": [False] * len(texts), "document": nothing, "source_row": nothing}
     storage.write_table(name, SHARDS.build(columns))
-    return tokenise(name, storage, Tokenising(str(folder), 64, "truncate"))
+    return tokenise(name, storage, Tokenising(str(folder), 64, "truncate"), "partials")
 
 
 def scoped(run, model, texts=None, cluster=None, crew=None, index=None, **settings):

@@ -88,6 +88,7 @@
       layout              texts in canonical order
       grouping            their groups by the values of a column
       embed               shards to texts/
+      tokenise            their token ids, and what is done if they were wrong
       expected            how long it takes, before it begins
       budget              tokens of a micro-batch
       lookup              what a cache has of a corpus

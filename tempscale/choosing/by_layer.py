@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tempscale.model.batches import micro_batches, run_batches
 from tempscale.model.encoder import Encoder
-from tempscale.model.tokens import Tokens
+from tempscale.model.sequences import Tokens
 from tempscale.stats.enough import VALUES_FOR_AN_ERROR
 from tempscale.temperature.attach import attach, attached, detach
 from tempscale.temperature.families import places

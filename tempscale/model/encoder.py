@@ -23,8 +23,9 @@ from tempscale.model.loading import check_config, load_transformer, round_weight
 from tempscale.model.packed import Packed
 from tempscale.model.padded import Padded, downloaded, finished
 from tempscale.model.pooling import Head, load_head
+from tempscale.model.sequences import Tokens
 from tempscale.model.settings import Settings
-from tempscale.model.tokens import Long, Tokenizer, Tokens, described
+from tempscale.model.tokens import Long, Tokenizer, described
 from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums, check_direction, covariance_factor, token_sums
 from tempscale.temperature import attach
 from tempscale.temperature.families import base_model, family_of, supported

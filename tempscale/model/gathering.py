@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from tempscale.model.tokens import Tokens
+from tempscale.model.sequences import Tokens
 from tempscale.second_order.moments import Scatter, TokenMoments, TokenSums
 
 Finish = Callable[[Tensor], tuple[Tensor, Tensor]]

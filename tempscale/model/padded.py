@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from tempscale.model.tokens import Sequences
+from tempscale.model.sequences import Sequences
 
 
 class Padded:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Int
-from typing_extensions import override
 
 from tempscale.model.checkpoint import ModelError, first_line
+from tempscale.model.fast_tokens import FastTokenizer, NotFast
+from tempscale.model.sequences import Spans, Tokens
 from tempscale.model.settings import Settings, window_of_tokenizer
 
 if TYPE_CHECKING:
@@ -32,142 +30,12 @@ _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm"
 """Files of vocabularies; a folder with a tokenizer has at least one."""
 _LONGEST = 1 << 20
 """The largest window of a model that names none."""
-
-
-class Sequences(Sequence[list[int]]):
-    """Sequences of token ids in one array, `flat`, for micro-batches without Python lists; equal to a list of lists."""
-
-    def __init__(self, flat: Int[np.ndarray, " token"], lengths: Int[np.ndarray, " sequence"]) -> None:
-        self.flat, self.lengths = flat, lengths
-        self._ends = np.cumsum(lengths)
-
-    @classmethod
-    def of(cls, ids: Sequence[Sequence[int] | Int[np.ndarray, " token"]]) -> Sequences:
-        """Sequences from the token ids of each, as int32; not copied if they already are `Sequences`."""
-        if isinstance(ids, Sequences):
-            return ids
-        arrays = [np.asarray(sequence, np.int32) for sequence in ids]
-        lengths = np.array([len(sequence) for sequence in arrays], np.int64)
-        return cls(np.concatenate(arrays) if arrays else np.zeros(0, np.int32), lengths)
-
-    def padded(
-        self, which: Sequence[int], padding: int
-    ) -> tuple[Int[np.ndarray, "sequence token"], Int[np.ndarray, " sequence"]]:
-        """Some sequences as rows of one int64 array, filled up on the right with `padding`, and the length of each."""
-        indices = np.asarray(which, np.int64)
-        lengths, ends = self.lengths[indices], self._ends[indices]
-        rows = np.full((len(indices), int(lengths.max())), padding, np.int64)
-        for row, (length, end) in enumerate(zip(lengths.tolist(), ends.tolist(), strict=True)):
-            rows[row, :length] = self.flat[end - length : end]
-        return rows, lengths
-
-    @overload
-    def __getitem__(self, index: int) -> list[int]: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[list[int]]: ...
-
-    @override
-    def __getitem__(self, index: int | slice) -> list[int] | list[list[int]]:
-        if isinstance(index, slice):
-            return [self[k] for k in range(len(self))[index]]
-        end = self._ends[index]
-        ids: list[int] = self.flat[end - self.lengths[index] : end].tolist()
-        return ids
-
-    @override
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    @override
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-class Spans(NamedTuple):
-    """Texts that are parts of sequences: each is pooled over its own tokens, which the model reads with the others."""
-
-    sequence: Int[np.ndarray, " text"]
-    """The sequence of each text, ascending."""
-    start: Int[np.ndarray, " text"]
-    """Its first token there."""
-    stop: Int[np.ndarray, " text"]
-    """The token after its last."""
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Tokenised texts, as the model sees them."""
-
-    ids: Sequence[list[int]]
-    """One sequence a text; for chunked texts one sequence a chunk, each with its own special tokens."""
-    truncated: list[bool]
-    """Whether each text was cut."""
-    text: Sequence[int] | None = None
-    """The text of each sequence, ascending; None if every sequence is a text."""
-    failed: dict[int, str] = field(default_factory=dict)
-    """With `isolate`, texts that the tokenizer failed on, and why; their placeholder sequences must not be run."""
-    whole: list[int] | None = field(default=None, compare=False)
-    """Tokens of each text before it was cut, special tokens included; None where this is unknown."""
-    spans: Spans | None = field(default=None, compare=False)
-    """Where each text is, if sequences have several texts; `text` is None then."""
-
-    @property
-    def lengths(self) -> list[int]:
-        """Tokens of each text, special tokens included, after truncation; the total of all its chunks."""
-        counts = self.sequences.lengths if self.spans is None else self.spans.stop - self.spans.start
-        if self.text is not None:
-            counts, sequence_counts = np.zeros(len(self.truncated), np.int64), counts
-            np.add.at(counts, self.text, sequence_counts)
-        result: list[int] = counts.tolist()
-        return result
-
-    @cached_property
-    def sequences(self) -> Sequences:
-        """`ids` in one array."""
-        return Sequences.of(self.ids)
-
-    @property
-    def owner(self) -> Sequence[int]:
-        """The text of each sequence, ascending; every text where `spans` has their sequences."""
-        return range(len(self)) if self.text is None else self.text
-
-    def texts_of(self, sequence: int) -> Sequence[int]:
-        """The texts that a sequence has tokens of."""
-        if self.spans is None:
-            return (self.owner[sequence],)
-        return range(*np.searchsorted(self.spans.sequence, [sequence, sequence + 1]).tolist())
-
-    def __len__(self) -> int:
-        return len(self.truncated)
-
-    def take(self, texts: Iterable[int]) -> Tokens:
-        """The texts with these indices, in this order."""
-        chunks, chosen = self.chunks(), list(texts)
-        failed = {k: self.failed[i] for k, i in enumerate(chosen) if i in self.failed}
-        return Tokens.of_chunks([chunks[i] for i in chosen], [self.truncated[i] for i in chosen], failed)
-
-    def chunks(self) -> list[list[list[int]]]:
-        """The sequences of each text; one unless the text is chunked. Not of texts that are parts of sequences."""
-        assert self.spans is None
-        if self.text is None:
-            return [[ids] for ids in self.ids]
-        result: list[list[list[int]]] = [[] for _ in self.truncated]
-        for ids, text in zip(self.ids, self.text, strict=True):
-            result[text].append(ids)
-        return result
-
-    @classmethod
-    def of_chunks(
-        cls, chunks: Sequence[Sequence[list[int]]], truncated: list[bool], failed: dict[int, str] | None = None
-    ) -> Tokens:
-        """Tokens from the sequences of each text, as `chunks` returns them; `text` is None if each text is one sequence."""
-        if all(len(sequences) == 1 for sequences in chunks):
-            return cls([sequences[0] for sequences in chunks], truncated, None, failed or {})
-        text = [k for k, sequences in enumerate(chunks) for _ in sequences]
-        return cls([ids for sequences in chunks for ids in sequences], truncated, text, failed or {})
+NOT_ASKED = "the tokenizer"
+"""What tokenises as long as no call had many texts."""
+_WORTH = 256
+"""Texts of one call for which tokie is asked."""
+_FIRST, _EVERY = 1000, 1000
+"""Of the first call so many texts are compared with the tokenizer's own ids; then one in so many."""
 
 
 class Tokenizer:
@@ -179,14 +47,16 @@ class Tokenizer:
             in sentence-transformers: its `max_seq_length`, else the tokenizer's `model_max_length`, at most the limit.
         long: whether a longer text is cut at `max_length` or continues in further sequences.
         prompt: a text that is put before every text.
+        fast: whether many texts may be tokenised by tokie, while its ids are the tokenizer's own.
 
     Raises:
         ModelError: the folder has no fast tokenizer that can be loaded, or a setting is out of range.
     """
 
     def __init__(
-        self, folder: Path, max_length: int | Literal["limit"] | None = None, long: Long = "truncate", prompt: str = ""
-    ) -> None:
+        self, folder: Path, max_length: int | Literal["limit"] | None = None, long: Long = "truncate", prompt: str = "",
+        *, fast: bool = True,
+    ) -> None:  # fmt: skip
         from transformers import AutoConfig, AutoTokenizer
 
         if long not in get_args(Long):
@@ -214,6 +84,11 @@ class Tokenizer:
             raise ModelError(f"the tokenizer in {inner} names no window; give a max_length in tokens (--max-length 512)")
         self.max_length = min(window or self.limit, self.limit)
         self.max_length = self.limit if max_length == LIMIT else self._checked(max_length)
+        self._fast: FastTokenizer | None = None
+        self.by = NOT_ASKED if fast else "the tokenizer, as tokie was not wanted"
+        """Tokie and its version if it tokenises many texts, or why not."""
+        self.differs: str | None = None
+        """The first text for which tokie gave other ids: texts that were tokenised before may have wrong ones, too."""
 
     def _check(self, folder: Path, config: Any) -> None:
         """Raise unless the tokenizer has files, makes the tokens of the model, and uses no chat template."""
@@ -278,8 +153,9 @@ class Tokenizer:
         try:
             prompt = self.prompt if prompt is None else prompt
             return self._tokens([prompt + text for text in texts], limit, cut)
-        except BaseException as error:  # A panic in the library's compiled code is not an Exception.
-            if not isolate or isinstance(error, (KeyboardInterrupt, SystemExit)):
+        except BaseException as error:
+            _raise_if_asked_to_end(error)
+            if not isolate:
                 raise
             if len(texts) == 1:
                 reason = f"the tokenizer fails with {type(error).__name__}: {first_line(error)}"
@@ -363,6 +239,49 @@ class Tokenizer:
         """The tokens of texts with their prompt, cut at a limit or in chunks of it."""
         if not texts:
             return Tokens([], [])
+        if len(texts) >= _WORTH and (tokens := self._fast_tokens(texts, limit, cut)) is not None:
+            return tokens
+        return self._plain_tokens(texts, limit, cut)
+
+    def _fast_tokens(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens | None:
+        """The tokens by tokie, if it gives the tokenizer's own for all of the first texts, or for one in a thousand."""
+        first = self.by == NOT_ASKED
+        if first:
+            self._fast, self.by = self._proved(limit, cut)
+        if self._fast is None:
+            return None
+        compared = texts[:_FIRST] if first else texts[::_EVERY]
+        try:
+            if self._agrees(self._fast, compared, limit, cut):
+                return self._fast.tokens(texts, limit, cut)
+            self.differs = next((text for text in compared if not self._agrees(self._fast, [text], limit, cut)), texts[0])
+            self._fast, self.by = None, f"{self.by} gave other ids"
+        except BaseException as error:
+            _raise_if_asked_to_end(error)
+            self._fast, self.by = None, f"{self.by} failed: {first_line(error)}"
+        return None
+
+    def _proved(self, limit: int, cut: bool) -> tuple[FastTokenizer | None, str]:
+        """Tokie, if it gives the tokenizer's own ids for a battery of texts, and its name; else why not."""
+        settings = [(limit, cut), (limit, not cut), (min(limit, 8), True)]
+        try:
+            fast = FastTokenizer(self._tokenizer)
+            if all(self._agrees(fast, fast.battery(), *setting) for setting in settings):
+                return fast, fast.name
+            return None, f"{fast.name} gives other ids for a text of many scripts, special tokens or long words"
+        except NotFast as why:
+            return None, str(why)
+        except BaseException as error:
+            _raise_if_asked_to_end(error)
+            return None, f"a text of many scripts, special tokens or long words fails: {first_line(error)}"
+
+    def _agrees(self, fast: FastTokenizer, texts: Sequence[str], limit: int, cut: bool) -> bool:
+        """Whether tokie gives the tokenizer's own ids."""
+        tokens, plain = fast.tokens(texts, limit, cut), self._plain_tokens(texts, limit, cut)
+        return tokens == plain and tokens.whole == plain.whole
+
+    def _plain_tokens(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens:
+        """The tokens by the tokenizer itself."""
         encoded = self._tokenizer(list(texts), truncation=True, max_length=limit, verbose=False)
         if cut:
             special = self._tokenizer.num_special_tokens_to_add()
@@ -381,6 +300,12 @@ class Tokenizer:
         if not isinstance(max_length, int) or not 3 <= max_length <= self.limit:
             raise ModelError(f"max_length {max_length} is out of range; this model takes 3 to {self.limit} tokens")
         return max_length
+
+
+def _raise_if_asked_to_end(error: BaseException) -> None:
+    """Raise what asks the process to end; a panic in a library's compiled code is no Exception either."""
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        raise error
 
 
 def described(value: object) -> str:

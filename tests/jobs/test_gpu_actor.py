@@ -12,9 +12,11 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import blocks
-from tempscale_jobs.steps.embed import Into, Tokenising, embed_shard, tokenise
+from tempscale_jobs.steps.embed import Into, embed_shard
+from tempscale_jobs.steps.tokenise import tokenise
 from tempscale_jobs.tables.audit import SHARDS
 from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.actor import Tokenising
 
 pytestmark = needs_card
 TEXTS = ["a b c", "mean pooling hides what differs", "zz", "the quick brown fox jumps over it " * 3, "", "0 1 2 3 4 5"]
@@ -27,7 +29,7 @@ def shard_of(storage):
     columns = {"text_id": [f"t{k}" for k in range(count)], "text": TEXTS, "content_sha": [f"{k:064d}" for k in range(count)]}
     columns |= {"document": [None] * count, "cut": [False] * count, "source_row": [None] * count}
     storage.write_table("shards/shard.parquet", SHARDS.build(columns))
-    return lambda folder: tokenise("shards/shard.parquet", storage, Tokenising(str(folder), 64, "truncate"))
+    return lambda folder: tokenise("shards/shard.parquet", storage, Tokenising(str(folder), 64, "truncate"), "partials")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from card import CARD, needs_card
 
 from tempscale.model.encoder import Encoder
 from tempscale.model.pooling import POOLINGS, Head
-from tempscale.model.tokens import Tokens
+from tempscale.model.sequences import Tokens
 from tempscale.temperature.schedule import Temperature
 
 pytestmark = needs_card

@@ -53,7 +53,7 @@ def lengths_up_to(window: int) -> list[int]:
 
 def write_cosines(worker: actor.ModelActor, number: int, wanted: Repeated) -> None:
     """Write the cosine of each pair at one length, one part per temperature."""
-    from tempscale.model.tokens import Tokens
+    from tempscale.model.sequences import Tokens
 
     worker.note_processor()
     first, last = special_tokens(worker.encoder.tokenizer)

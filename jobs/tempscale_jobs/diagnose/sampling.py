@@ -70,7 +70,8 @@ def _names(read: Read, model: Model) -> list[str]:
 def write_shard(storage: Storage, shard: str, model: Model, number: int) -> None:
     """Write the lengths of a shard's texts, and the texts that do not tokenise to rejected/."""
     table = storage.read_table(shard, ["text_id", "text"])
-    tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
+    how = actor.Tokenising(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
+    tokenizer = actor.tokenizer(how)
     tokens = tokenizer(table.column("text").to_pylist(), isolate=True)
     good = [k for k in range(len(tokens)) if k not in tokens.failed]
     ids = table.column("text_id").to_pylist()

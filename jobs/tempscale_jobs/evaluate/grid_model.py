@@ -13,8 +13,8 @@ from mteb.types import PromptType
 
 from tempscale import Encoder
 from tempscale.model.mteb_model import MtebModel
+from tempscale.model.sequences import Sequences, Tokens
 from tempscale.model.settings import Settings
-from tempscale.model.tokens import Sequences, Tokens
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.evaluate.tasks import PIECE_TEXTS
 

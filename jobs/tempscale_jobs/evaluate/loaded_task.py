@@ -30,10 +30,8 @@ def load_once(worker: actor.ModelActor, spec: dict[str, Any]) -> tuple[Any, Any]
         unit = RunTask(**spec["unit"])
         try:
             # The first model's tokenizer measures lengths, so that all models get the same texts.
-            tokenizer = actor.tokenizer(
-                spec["lengths_by"], spec["max_length"], "truncate", digest=spec["settings_of_lengths"]
-            )
-            task = tasks.load(unit, spec["seed"], tokenizer, spec["edges"], spec["columns"])
+            how = actor.Tokenising(spec["lengths_by"], spec["max_length"], "truncate", digest=spec["settings_of_lengths"])
+            task = tasks.load(unit, spec["seed"], actor.tokenizer(how), spec["edges"], spec["columns"])
             if tasks.state(unit) != spec["state"]:
                 raise Changed(
                     f"task '{unit.name}' changed while it was read; start the same command again when nothing writes "

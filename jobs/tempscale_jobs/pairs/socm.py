@@ -25,7 +25,7 @@ from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 if TYPE_CHECKING:
     from tempscale.model.padded import Padded
-    from tempscale.model.tokens import Tokens
+    from tempscale.model.sequences import Tokens
 
 
 _ROLES = ("query", "document")

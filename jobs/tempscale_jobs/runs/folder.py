@@ -42,6 +42,10 @@ SIZES = "shards/sizes.json"
 """The sizes of shards of a run that began on workers with GPUs."""
 EXCEPTIONS = "partials/exceptions"
 """Files of one sentence each, on bytes that may differ from those of another run of the same texts."""
+TOKENISING = "partials/tokenising"
+"""What tokenised the texts of each model: three files of which each is written once."""
+TOKENISED, TOKIE_DIFFERS, PLAINLY = "by.json", "differs.json", "plainly.json"
+"""What tokenises many texts; the first text for which tokie gave other ids; that what it had tokenised is gone."""
 COMPUTED_IN = "partials/computed_in.json"
 """The precision of the run's models, if anything but float32 was requested."""
 TAKEOVERS = "partials/takeovers"
@@ -389,6 +393,9 @@ def facts(run: Run, config: Command) -> dict[str, Any]:
             models[model.label]["revision"] = model.revision
         if model.own_temperature != 1:
             models[model.label]["own_temperature"] = model.own_temperature
+        for name, key in ((TOKENISED, "tokenised_by"), (TOKIE_DIFFERS, "tokenised_again")):
+            if run.storage.exists(noted := f"{run.place(TOKENISING, model)}/{name}"):
+                models[model.label][key] = run.storage.read_json(noted)
     return {
         "tempscale": tempscale.__version__,
         "run": begun["run"],

@@ -18,7 +18,6 @@ from tempscale_jobs.report.text import count
 from tempscale_jobs.runs.folder import BEGUN, SHARDED, Run, numbered_in
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import embed, late
-from tempscale_jobs.steps.embed import Tokenising
 from tempscale_jobs.steps.layout import Order, layout
 from tempscale_jobs.steps.scope import Embedded
 from tempscale_jobs.workers import actor
@@ -74,7 +73,7 @@ class _Cutting(NamedTuple):
     source: Storage
     target: Storage
     contents: TextShards
-    tokenising: Tokenising
+    tokenising: actor.Tokenising
     chunks: Chunks
 
 
@@ -85,7 +84,9 @@ def _cut(scope: Embedded, run: Run, what: str, chunks: Chunks) -> Index:
     model, shards = scope.model, scope.index.shards
     with scope.journal.stage(scope.named(f"cut into {what}"), scope.index.analysed, "texts") as stage:
         run.storage.write_json(BEGUN, scope.run.storage.read_object(BEGUN))  # As every folder with tiles has it.
-        tokenising = Tokenising(model.name, model.max_length, scope.encoding.long, model.document_prompt, model.settings)
+        tokenising = actor.Tokenising(
+            model.name, model.max_length, scope.encoding.long, model.document_prompt, model.settings
+        )
         contents = TextShards(scope.source, scope.encoding, scope.config.out, scope.config.by)
         how = _Cutting(scope.run.storage, run.storage, contents, tokenising, chunks)
         every = [
@@ -109,7 +110,7 @@ def _cut(scope: Embedded, run: Run, what: str, chunks: Chunks) -> Index:
 
 def _cut_shard(how: _Cutting, name: str, target: str) -> None:
     """Write the chunks of one shard's texts."""
-    tokenizer, chunks, windows = actor.tokenizer(*how.tokenising), list[Text](), list[tuple[str | None, int]]()
+    tokenizer, chunks, windows = actor.tokenizer(how.tokenising), list[Text](), list[tuple[str | None, int]]()
     splitter = tokenizer.splitter(how.chunks.tokens, how.chunks.overlap)
     for text in how.contents.items_of(how.source.read_table(name)):
         document = own_document(text.text_id) if text.document is None else text.document

@@ -52,7 +52,7 @@ def embed(scope: Embedded, ids: Sequence[str], lengths: Sequence[int], stage: St
 
 def write_readings(worker: actor.ModelActor, number: int, work: pa.Table, ends: tuple[int, ...]) -> None:
     """Embed the segments of a piece's texts in each way and write them, one part for each temperature."""
-    from tempscale.model.tokens import Tokens
+    from tempscale.model.sequences import Tokens
 
     tokenizer, here = worker.encoder.tokenizer, readings.mine(number)
     frame, contents = Frame(*tokenizer.framing()), tokenizer.contents(work.column("text").to_pylist(), ends[1])

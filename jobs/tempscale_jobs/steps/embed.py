@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,13 +17,14 @@ import pyarrow as pa
 
 from tempscale_jobs.corpus.rows import check_rejected
 from tempscale_jobs.report.text import count
-from tempscale_jobs.runs.folder import Model, gives_nothing, place, rejected_reasons
+from tempscale_jobs.runs.folder import TOKENISING, Model, gives_nothing, place, rejected_reasons
 from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.runs.pace import Pace
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps import expected, late, lookup
+from tempscale_jobs.steps import expected, lookup
 from tempscale_jobs.steps.cache import Cache, add_texts
 from tempscale_jobs.steps.scope import Scope
+from tempscale_jobs.steps.tokenise import OF_THE_SHARD, may_be_fast, tokenise, tokens_of
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import texts
 from tempscale_jobs.workers import actor
@@ -31,14 +33,10 @@ from tempscale_jobs.workers.marks import DEADLY, MARKS, Marks, forget
 
 if TYPE_CHECKING:
     from tempscale.model.gathering import Encoded
-    from tempscale.model.tokens import Tokens
+    from tempscale.model.sequences import Tokens
 
 NO_MEAN = "its token embeddings cancel: their mean is no larger than rounding errors and has no direction"
 NO_DIRECTION = "its embedding is zero and has no direction"
-_OF_THE_SHARD = ("text_id", "content_sha", "document", "source_row", "groups")
-"""Columns of texts/ that come from the shard; the last is only there with --by."""
-_SPAN = ("sequence", "start", "stop")
-"""Columns of a shard whose texts are parts of sequences; see `tempscale.model.tokens.Spans`."""
 _ROUNDED = 1e-3
 """The largest distance of a unit embedding's norm from 1."""
 
@@ -93,41 +91,26 @@ def embed_shards(scope: Scope, plan: lookup.LookedUp, role: str, stage: Stage) -
         )
         for number, shard in enumerate(shards)
     ]  # fmt: skip
+    noted = run.place(TOKENISING, model)
+    fast = may_be_fast(run.storage, noted, every)
     left = missing(run.storage, every)
     (texts, work), (texts_left, work_left) = sums(every), sums(left)
     stage.advance(plan.found + texts - texts_left, work - work_left)
-    tokenising = Tokenising(model.name, model.max_length, scope.encoding.long, model.prompt(role), model.settings)
-    process = partial(embed_shard, into=Into(run.storage, role, len(run.temperatures)))
-    for piece in scope.crew.stream(process, left, tokenise, {"storage": run.storage, "how": tokenising}):
-        stage.advance(piece.size, piece.cost)
+    _embed(scope, left, role, stage, fast)
+    if fast and not may_be_fast(run.storage, noted, every):  # Tokie gave other ids somewhere: all parts are gone.
+        stage.resize(plan.found + 2 * texts, 2 * work)
+        _embed(scope, every, role, stage, fast=False)
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
 
 
-class Tokenising(NamedTuple):
-    """The settings of tokenisation."""
-
-    folder: str
-    max_length: int
-    long: str
-    prompt: str = ""
-    digest: str = ""
-    """Of the tokenizer's files at the start of the run."""
-
-
-def tokenise(name: str, storage: Storage, how: Tokenising) -> pa.Table:
-    """Read and tokenise a shard."""
-    shard = storage.read_table(name)
-    tokenizer = actor.tokenizer(*how)
-    if late.has_windows(shard):
-        tokens = late.tokens(tokenizer, shard)
-    else:
-        tokens = tokenizer(shard.column("text").to_pylist(), isolate=True)
-    truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
-    failed = pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string())
-    columns = {name: shard.column(name) for name in _OF_THE_SHARD if name in shard.column_names}
-    if tokens.spans is not None:
-        columns |= {name: pa.array(getattr(tokens.spans, name)) for name in _SPAN}
-    return pa.table(columns | {"ids": _lists(tokens), "truncated": pa.array(truncated), "failed": failed})
+def _embed(scope: Scope, pieces: Sequence[Piece], role: str, stage: Stage, fast: bool) -> None:
+    """Embed shards; `fast` is whether tokie may be asked for their ids."""
+    run, model = scope.run, scope.model
+    how = actor.Tokenising(model.name, model.max_length, scope.encoding.long, model.prompt(role), model.settings, fast)
+    shared = {"storage": run.storage, "how": how, "noted": run.place(TOKENISING, model)}
+    process = partial(embed_shard, into=Into(run.storage, role, len(run.temperatures)))
+    for piece in scope.crew.stream(process, pieces, tokenise, shared):
+        stage.advance(piece.size, piece.cost)
 
 
 class Into(NamedTuple):
@@ -144,7 +127,7 @@ def embed_shard(worker: actor.ModelActor, number: int, work: pa.Table, into: Int
     run_worker = worker.below(into.storage, into.temperatures)
     run_worker.note_processor()
     worker.note_budget()
-    tokens = _tokens(work)
+    tokens = tokens_of(work)
     marks = Marks(into.storage, f"{place(MARKS, run_worker.model)}/shard-{number:08d}.json")
     with worker.turn:  # Another shard is read or written meanwhile.
         batches = marks.begin(run_worker.encoder.batches(tokens))
@@ -209,33 +192,6 @@ def not_unit(embeddings: np.ndarray) -> list[int]:
     return rows
 
 
-def _lists(tokens: Tokens) -> pa.Array:
-    """The sequences of each text, as a column."""
-    sequences = tokens.sequences
-    inner = pa.ListArray.from_arrays(
-        np.cumsum([0, *sequences.lengths], dtype=np.int32), pa.array(sequences.flat, pa.int32())
-    )
-    of_text = np.ones(len(tokens), np.int64) if tokens.text is None else np.bincount(tokens.text, minlength=len(tokens))
-    if tokens.spans is not None:  # At the first text of each sequence.
-        of_text = np.diff(tokens.spans.sequence, prepend=-1)
-    return pa.ListArray.from_arrays(np.cumsum([0, *of_text], dtype=np.int32), inner)
-
-
-def _tokens(work: pa.Table) -> Tokens:
-    """The tokens of a prepared shard, without Python lists."""
-    from tempscale.model.tokens import Sequences, Spans, Tokens
-
-    texts = work.column("ids").combine_chunks()
-    inner, of_text = texts.flatten(), texts.value_lengths().to_numpy()
-    ids = Sequences(inner.flatten().to_numpy(), inner.value_lengths().to_numpy().astype(np.int64))
-    failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
-    truncated = work.column("truncated").to_pylist()
-    if _SPAN[0] in work.column_names:
-        return Tokens(ids, truncated, None, failed, spans=Spans(*(work.column(name).to_numpy() for name in _SPAN)))
-    text = None if (of_text == 1).all() else np.repeat(np.arange(len(texts)), of_text).tolist()
-    return Tokens(ids, truncated, text, failed)
-
-
 def _lost(
     model: Model, number: int, work: pa.Table, finite: np.ndarray, reasons: dict[int, str]
 ) -> list[dict[str, Any]]:  # fmt: skip
@@ -250,7 +206,7 @@ def _lost(
 def _table(work: pa.Table, out: Any, finite: np.ndarray) -> pa.Table:
     rows = np.flatnonzero(finite)
     embeddings = out.embeddings.numpy()[rows]
-    of_shard = [name for name in (*_OF_THE_SHARD, "truncated") if name in work.column_names]
+    of_shard = [name for name in (*OF_THE_SHARD, "truncated") if name in work.column_names]
     columns = {name: work.column(name).take(rows) for name in of_shard}
     columns |= {name: column.numpy()[rows].astype(np.float32) for name, column in out.moments._asdict().items()}
     columns |= {"tokens": out.tokens.numpy()[rows].astype(np.int32), "embedding": parts.fixed_lists(embeddings)}

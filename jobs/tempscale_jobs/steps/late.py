@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from tempscale.model.tokens import Tokenizer, Tokens
+    from tempscale.model.sequences import Tokens
+    from tempscale.model.tokens import Tokenizer
 
 _WINDOW, _BEGIN = "window", "window_begin"
 """Columns of a shard of chunks: the window's text at its first chunk, null at the others, and where each begins in it."""

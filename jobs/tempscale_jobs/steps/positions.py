@@ -47,7 +47,7 @@ def embed(scope: Embedded, ids: Sequence[str], lengths: Sequence[int], stage: St
 
 def write_tenths(worker: actor.ModelActor, number: int, work: pa.Table, lengths: tuple[int, ...]) -> None:
     """Write the cosines of a piece's texts with their copies, one part for each temperature."""
-    from tempscale.model.tokens import Tokens
+    from tempscale.model.sequences import Tokens
 
     tokenizer, mine = worker.encoder.tokenizer, range(work.num_rows)[readings.mine(number)]
     texts, frame = work.column("text").to_pylist(), Frame(*tokenizer.framing())

@@ -125,7 +125,7 @@ def price(lengths: Sequence[int], probed: int, what: str) -> int:
 
 def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table, lengths: list[int]) -> None:
     """Embed each text at every prefix and write one chunk's embeddings, one part for each temperature."""
-    from tempscale.model.tokens import Tokens
+    from tempscale.model.sequences import Tokens
 
     texts = work.column("text").to_pylist()
     # All prefixes of all texts are batched together: short ones of many texts run at once.

@@ -77,7 +77,8 @@ def search_layers(worker: actor.ModelActor, texts: list[str], settings: dict[str
 
 def long_texts(model: Model, config: TuneConfig, tokens: int) -> list[str]:
     """A seeded sample of texts with at least `tokens` tokens, from the first 20,000 rows."""
-    tokenizer = actor.tokenizer(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
+    how = actor.Tokenising(model.name, model.max_length, "truncate", model.document_prompt, model.settings)
+    tokenizer = actor.tokenizer(how)
     rows = dict.fromkeys(islice(texts_of_source(config, tokenizer), _ROWS))
     ordered = sorted(rows, key=lambda text: (keyed_hash(text, config.seed + 1), text))
     texts: list[str] = []

@@ -15,7 +15,7 @@ from tempscale_jobs.workers import actor
 
 if TYPE_CHECKING:
     from tempscale.model.encoder import Encoder
-    from tempscale.model.tokens import Tokens
+    from tempscale.model.sequences import Tokens
 
 PRECISIONS = ("float32", "float16", "bfloat16")
 TEXTS = 32

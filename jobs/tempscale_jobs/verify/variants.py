@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tempscale.model.encoder import Encoder
     from tempscale.model.pooling import Head
-    from tempscale.model.tokens import Tokens
+    from tempscale.model.sequences import Tokens
 
 PROMPTS = (
     "query: ", "passage: ", "search_query: ", "search_document: ", "clustering: ", "classification: ",

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     import torch
 
     from tempscale.model.gathering import Encoded
-    from tempscale.model.tokens import Tokens
+    from tempscale.model.sequences import Tokens
+    from tempscale.model.tokens import Long, Tokenizer
     from tempscale.temperature.schedule import Temperature
     from tempscale_jobs.config.sections import CutModels, Encoding
     from tempscale_jobs.config.verify import OneModel
@@ -349,13 +350,26 @@ def arguments(run: Run, cluster: Cluster, model: Model, encoding: Encoding | Cut
     }  # fmt: skip
 
 
+class Tokenising(NamedTuple):
+    """The settings of tokenisation."""
+
+    folder: str
+    max_length: int
+    long: Long
+    prompt: str = ""
+    digest: str = ""
+    """Of the tokenizer's files at the start of the run: `Model.settings`."""
+    fast: bool = True
+    """Whether tokie may be asked."""
+
+
 @lru_cache(maxsize=4)
-def tokenizer(folder: str, max_length: int, long: Any, prompt: str = "", digest: str = "") -> Any:
-    """A model's tokenizer, loaded once in each process, for tasks that need no model; `digest` is `Model.settings`."""
+def tokenizer(how: Tokenising) -> Tokenizer:
+    """A model's tokenizer, loaded once in each process, for tasks that need no model."""
     from tempscale.model.checkpoint import resolve
     from tempscale.model.tokens import Tokenizer
 
-    check_tokens(folder, digest)
-    loaded = Tokenizer(Path(resolve(folder)), max_length, long, prompt)
-    check_tokens(folder, digest)
+    check_tokens(how.folder, how.digest)
+    loaded = Tokenizer(Path(resolve(how.folder)), how.max_length, how.long, how.prompt, fast=how.fast)
+    check_tokens(how.folder, how.digest)
     return loaded

@@ -39,6 +39,7 @@ _ONE_THREAD = {
     "MKL_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
+    "RAYON_NUM_THREADS": "1",
     "POLARS_MAX_THREADS": "1",
 }
 """The environment of workers: Ray starts one for each processor, so more threads would compete for processors."""

@@ -15,7 +15,8 @@ from golden_words import same
 from safetensors.torch import load_file, save_file
 from whole_run import as_lines, diagnosed, documented, read_record, read_tables, rejected
 
-from tempscale.model.tokens import Tokenizer, Tokens
+from tempscale.model.sequences import Tokens
+from tempscale.model.tokens import Tokenizer
 from tempscale_jobs.config.diagnose import DiagnoseConfig
 from tempscale_jobs.config.strict import checked
 from tempscale_jobs.diagnose import looks, repeated, sampling, two_texts
@@ -152,7 +153,7 @@ def test_a_text_that_does_not_tokenise_is_rejected_and_the_others_are_counted(tm
     storage, shard = Storage(str(tmp_path)), "shards/part-00000003.parquet"
     storage.write_table(shard, pa.table({"text_id": ["a", "b", "c"], "text": ["one", "two", "three"]}))
     tokens = Tokens([[1, 2], [0], [1, 2, 3]], [False] * 3, None, {1: "the tokenizer fails with ValueError: no"})
-    monkeypatch.setattr(actor, "tokenizer", lambda *how: lambda texts, isolate: tokens)
+    monkeypatch.setattr(actor, "tokenizer", lambda how: lambda texts, isolate: tokens)
     sampling.write_shard(storage, shard, Model("tiny", "tiny", "", 64), 3)
     lengths = storage.read_table("partials/lengths/model=tiny/part-00000003.parquet")
     assert lengths.to_pydict() == {"text_id": ["a", "c"], "tokens": [2, 3]}

@@ -9,7 +9,14 @@ from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.workers import cluster as sessions
 
 pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("no_ray")]
-VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM", "POLARS_MAX_THREADS")
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "TOKENIZERS_PARALLELISM",
+    "RAYON_NUM_THREADS",
+    "POLARS_MAX_THREADS",
+)
 
 
 def of_this_process():

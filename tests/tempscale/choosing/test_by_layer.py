@@ -12,7 +12,7 @@ from tempscale.choosing import by_layer
 from tempscale.choosing.by_layer import layer_temperatures
 from tempscale.model.batches import micro_batches
 from tempscale.model.encoder import Encoder
-from tempscale.model.tokens import Tokens
+from tempscale.model.sequences import Tokens
 from tempscale.temperature.attach import attach, attached
 from tempscale.temperature.families import places
 from tempscale.temperature.reading import TemperatureError

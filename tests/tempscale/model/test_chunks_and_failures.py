@@ -9,7 +9,8 @@ from transformers import AutoTokenizer
 from tempscale.model.batches import NO_MEMORY, lost_device, run_batches
 from tempscale.model.checkpoint import ModelError
 from tempscale.model.encoder import Encoder
-from tempscale.model.tokens import Tokenizer, Tokens
+from tempscale.model.sequences import Tokens
+from tempscale.model.tokens import Tokenizer
 from tempscale.second_order.moments import token_sums
 
 WINDOW = 9

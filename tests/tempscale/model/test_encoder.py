@@ -18,7 +18,8 @@ from tempscale.model.budgets import TOKEN_BUDGET, usual_budget
 from tempscale.model.checkpoint import ModelError
 from tempscale.model.encoder import Encoder
 from tempscale.model.loading import check_family, load_transformer
-from tempscale.model.tokens import Tokenizer, Tokens
+from tempscale.model.sequences import Tokens
+from tempscale.model.tokens import Tokenizer
 from tempscale.temperature.families import ARCHITECTURES, UnsupportedArchitecture, base_model
 from tempscale.temperature.reading import TemperatureError
 from tempscale.temperature.schedule import Temperature

@@ -9,7 +9,7 @@ from tiny import COMMON, FAMILIES
 from tempscale.model.encoder import Encoder
 from tempscale.model.padded import downloaded, padded
 from tempscale.model.pooling import Head
-from tempscale.model.tokens import Sequences, Tokens
+from tempscale.model.sequences import Sequences, Tokens
 from tempscale.temperature.schedule import Temperature
 
 IDS = [[7, 8, 9], [5], [6, 7, 8, 9, 10, 11], [4, 3]]

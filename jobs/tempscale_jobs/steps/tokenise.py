@@ -1,0 +1,88 @@
+"""Shards of texts -> their token ids, by CPU tasks; what tokenised them, and what is done if it was wrong.
+
+The first difference between tokie and the tokenizer, in any process, is written into the run. Then no task of the run asks
+tokie any longer, and what was embedded from its ids is embedded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tempscale.model.tokens import NOT_ASKED
+from tempscale_jobs.runs.folder import PLAINLY, TOKENISED, TOKIE_DIFFERS
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.steps import late
+from tempscale_jobs.workers import actor
+from tempscale_jobs.workers.dispatch import Piece
+
+if TYPE_CHECKING:
+    from tempscale.model.sequences import Tokens
+
+OF_THE_SHARD = ("text_id", "content_sha", "document", "source_row", "groups")
+"""Columns of texts/ that come from the shard; the last is only there with --by."""
+_SPAN = ("sequence", "start", "stop")
+"""Columns of a shard whose texts are parts of sequences; see `tempscale.model.sequences.Spans`."""
+
+
+def tokenise(name: str, storage: Storage, how: actor.Tokenising, noted: str) -> pa.Table:
+    """Read and tokenise a shard; a folder of the run gets what tokenised it."""
+    shard = storage.read_table(name)
+    tokenizer = actor.tokenizer(how)
+    texts = shard.column("text").to_pylist()
+    tokens = late.tokens(tokenizer, shard) if late.has_windows(shard) else tokenizer(texts, isolate=True)
+    if tokenizer.differs is not None and not storage.exists(f"{noted}/{TOKIE_DIFFERS}"):
+        ids = shard.column("text_id").to_pylist()
+        wrong = [text_id for text_id, text in zip(ids, texts, strict=True) if how.prompt + text == tokenizer.differs]
+        named = f" for text '{wrong[0]}'" if wrong else ""
+        storage.write_json(f"{noted}/{TOKIE_DIFFERS}", f"{tokenizer.by} than the tokenizer{named}")
+    elif how.fast and tokenizer.by != NOT_ASKED and not storage.exists(f"{noted}/{TOKENISED}"):
+        storage.write_json(f"{noted}/{TOKENISED}", tokenizer.by)
+    truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
+    failed = pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string())
+    columns = {name: shard.column(name) for name in OF_THE_SHARD if name in shard.column_names}
+    if tokens.spans is not None:
+        columns |= {name: pa.array(getattr(tokens.spans, name)) for name in _SPAN}
+    return pa.table(columns | {"ids": _lists(tokens), "truncated": pa.array(truncated), "failed": failed})
+
+
+def may_be_fast(storage: Storage, noted: str, pieces: Sequence[Piece]) -> bool:
+    """Whether tokie may be asked; after a difference, the parts of pieces that were made before are removed once."""
+    if not storage.exists(f"{noted}/{TOKIE_DIFFERS}"):
+        return True
+    if not storage.exists(f"{noted}/{PLAINLY}"):
+        for piece in pieces:
+            for name in piece.files:
+                storage.remove(name)
+        storage.write_json(f"{noted}/{PLAINLY}", True)
+    return False
+
+
+def _lists(tokens: Tokens) -> pa.Array:
+    """The sequences of each text, as a column."""
+    sequences = tokens.sequences
+    inner = pa.ListArray.from_arrays(
+        np.cumsum([0, *sequences.lengths], dtype=np.int32), pa.array(sequences.flat, pa.int32())
+    )
+    of_text = np.ones(len(tokens), np.int64) if tokens.text is None else np.bincount(tokens.text, minlength=len(tokens))
+    if tokens.spans is not None:  # At the first text of each sequence.
+        of_text = np.diff(tokens.spans.sequence, prepend=-1)
+    return pa.ListArray.from_arrays(np.cumsum([0, *of_text], dtype=np.int32), inner)
+
+
+def tokens_of(work: pa.Table) -> Tokens:
+    """The tokens of a prepared shard, without Python lists."""
+    from tempscale.model.sequences import Sequences, Spans, Tokens
+
+    texts = work.column("ids").combine_chunks()
+    inner, of_text = texts.flatten(), texts.value_lengths().to_numpy()
+    ids = Sequences(inner.flatten().to_numpy(), inner.value_lengths().to_numpy().astype(np.int64))
+    failed = {k: reason for k, reason in enumerate(work.column("failed").to_pylist()) if reason is not None}
+    truncated = work.column("truncated").to_pylist()
+    if _SPAN[0] in work.column_names:
+        return Tokens(ids, truncated, None, failed, spans=Spans(*(work.column(name).to_numpy() for name in _SPAN)))
+    text = None if (of_text == 1).all() else np.repeat(np.arange(len(texts)), of_text).tolist()
+    return Tokens(ids, truncated, text, failed)
