@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    "torch", "transformers", "sentence-transformers", "scikit-learn", "numpy", "numba", "scipy", "tokenizers", "ray", "POT",
-    "faiss-cpu", "mteb",
+    "torch", "transformers", "sentence-transformers", "scikit-learn", "numpy", "numba", "scipy", "tokenizers", "tokie",
+    "ray", "POT", "faiss-cpu", "mteb",
 )  # fmt: skip
 
 

@@ -59,6 +59,7 @@ _FURTHER: dict[str, Callable[[Any], str]] = {
     "error": lambda value: f"± {value:.4f}",
     "seconds": _duration,
     "growth": str,
+    "differing": lambda value: f"{value} texts have other ids",
     "share_of_run": lambda value: f"{100 * value:.1f} % of the run",
     "largest_difference": lambda value: f"largest difference of embeddings {value:.1e}",
     "largest_error": lambda value: f"largest error {value:.1e}" if value else "",

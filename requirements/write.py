@@ -19,7 +19,7 @@ from uv import find_uv_bin
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-EXTRAS = {"demo": ["demo"], "dev": ["dev", "bench"], "image": ["s3", "gcs", "lance", "delta"]}
+EXTRAS = {"demo": ["demo"], "dev": ["dev", "bench"], "image": ["s3", "gcs", "lance", "delta", "fast"]}
 """The extras of each list."""
 BESIDES = {"image": ["boto3"]}
 """What a list has besides: Ray's cluster launcher starts machines of AWS with boto3."""

@@ -85,8 +85,8 @@ class Tokenizer:
         self.max_length = min(window or self.limit, self.limit)
         self.max_length = self.limit if max_length == LIMIT else self._checked(max_length)
         self._fast: FastTokenizer | None = None
-        self.by = NOT_ASKED if fast else "the tokenizer, as tokie was not wanted"
-        """Tokie and its version if it tokenises many texts, or why not."""
+        self.by = NOT_ASKED if fast else "the tokenizer, since tokie was not wanted"
+        """What tokenises many texts: tokie and its version, or the tokenizer and why."""
         self.differs: str | None = None
         """The first text for which tokie gave other ids: texts that were tokenised before may have wrong ones, too."""
 
@@ -255,25 +255,28 @@ class Tokenizer:
             if self._agrees(self._fast, compared, limit, cut):
                 return self._fast.tokens(texts, limit, cut)
             self.differs = next((text for text in compared if not self._agrees(self._fast, [text], limit, cut)), texts[0])
-            self._fast, self.by = None, f"{self.by} gave other ids"
+            self._fast, self.by = None, f"the tokenizer, since {self.by} gave other ids"
         except BaseException as error:
             _raise_if_asked_to_end(error)
-            self._fast, self.by = None, f"{self.by} failed: {first_line(error)}"
+            self._fast, self.by = None, f"the tokenizer, since {self.by} failed: {first_line(error)}"
         return None
 
     def _proved(self, limit: int, cut: bool) -> tuple[FastTokenizer | None, str]:
-        """Tokie, if it gives the tokenizer's own ids for a battery of texts, and its name; else why not."""
+        """Tokie, if it gives the tokenizer's own ids for a battery of texts; and what tokenises, with the reason."""
         settings = [(limit, cut), (limit, not cut), (min(limit, 8), True)]
         try:
             fast = FastTokenizer(self._tokenizer)
             if all(self._agrees(fast, fast.battery(), *setting) for setting in settings):
                 return fast, fast.name
-            return None, f"{fast.name} gives other ids for a text of many scripts, special tokens or long words"
+            return (
+                None,
+                f"the tokenizer: {fast.name} gives other ids for a text of many scripts, special tokens or long words",
+            )
         except NotFast as why:
-            return None, str(why)
+            return None, f"the tokenizer: {why}"
         except BaseException as error:
             _raise_if_asked_to_end(error)
-            return None, f"a text of many scripts, special tokens or long words fails: {first_line(error)}"
+            return None, f"the tokenizer: a text of scripts, special tokens or long words fails: {first_line(error)}"
 
     def _agrees(self, fast: FastTokenizer, texts: Sequence[str], limit: int, cut: bool) -> bool:
         """Whether tokie gives the tokenizer's own ids."""

@@ -34,6 +34,10 @@ def how_made(
     }
     for name, known in run.get("models", {}).items():
         lines = [f"{known.get('fingerprint', '–')}, {encoding(known)}", *(models or {}).get(name, ())]
+        if "tokenised_again" in known:
+            lines.append(f"tokenised a second time, by the tokenizer: {known['tokenised_again']}")
+        elif "tokenised_by" in known:
+            lines.append(f"tokenised by {known['tokenised_by']}")
         rows[name] = "\n".join(lines)
     rows |= {
         "temperatures": "\n".join(f"{label}: {text}" if "…" in label else label for text, label in temperatures.items()),

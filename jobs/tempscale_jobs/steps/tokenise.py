@@ -38,7 +38,7 @@ def tokenise(name: str, storage: Storage, how: actor.Tokenising, noted: str) -> 
         ids = shard.column("text_id").to_pylist()
         wrong = [text_id for text_id, text in zip(ids, texts, strict=True) if how.prompt + text == tokenizer.differs]
         named = f" for text '{wrong[0]}'" if wrong else ""
-        storage.write_json(f"{noted}/{TOKIE_DIFFERS}", f"{tokenizer.by} than the tokenizer{named}")
+        storage.write_json(f"{noted}/{TOKIE_DIFFERS}", f"tokie gave other ids{named}")
     elif how.fast and tokenizer.by != NOT_ASKED and not storage.exists(f"{noted}/{TOKENISED}"):
         storage.write_json(f"{noted}/{TOKENISED}", tokenizer.by)
     truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()

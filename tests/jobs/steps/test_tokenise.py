@@ -1,7 +1,5 @@
 """Whole audits whose tokie gives other ids for some texts: all is embedded again from the tokenizer's, to the same bytes."""
 
-import json
-
 import pytest
 from one_process import ran
 from whole_run import as_lines, as_toml, digests, read_record
@@ -80,5 +78,5 @@ def test_tokie_and_the_tokenizer_give_the_same_bytes(audit, plain):
 def test_after_a_difference_all_is_embedded_again_by_the_tokenizer(audit, plain):
     files, model, done = audit("planted", stand_in=True)
     assert files == plain[0]
-    assert json.dumps(model["tokenised_again"]).endswith("gave other ids than the tokenizer for text 't1200'\"")
+    assert model["tokenised_again"] == "tokie gave other ids for text 't1200'"
     assert "1,500 texts" in done["err"]
