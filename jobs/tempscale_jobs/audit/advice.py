@@ -123,6 +123,8 @@ def _more_texts(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None
             ("collapse_gap",),
         )
     intervals = ",".join(map(str, run["config"]["analysis"]["intervals"]))
+    if state == "absent" and texts * (1 - row["truncated_share"]) < TEXTS_FOR_AN_INTERVAL <= texts:
+        return Advice(f"{what}: nearly all fill the model's window; shorter texts would tell.", figures=("collapse_gap",))
     if state == "absent" and texts >= 2 * TEXTS_FOR_AN_INTERVAL and intervals != finer:
         return Advice(
             f"{what}: finer length intervals would tell, or a larger corpus.",

@@ -67,6 +67,7 @@ def variants():
     yield "nothing is wrong, and nothing was searched", fine | {"exposure": fine["exposure"].clear()}, {}
     whole, finer = of_corpus(usable=120), configured(analysis={"intervals": [0, 16, 32, 64, 128]})
     yield "no gap of a whole corpus", tables_of(gap=None), whole
+    yield "no gap, and nearly all texts fill the window", summed(tables_of(gap=None), truncated_share=0.99), whole
     yield "no gap of a whole corpus by fine intervals", tables_of(gap=None), whole | finer
     yield "no error of a whole corpus: intervals make no documents", without_errors(tables_of()), whole
     yield "embeddings of one's own", tables_of(exposed=wins), configured(corpus=OWN_VECTORS)
