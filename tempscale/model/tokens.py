@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -256,10 +257,19 @@ class Tokenizer:
                 return self._fast.tokens(texts, limit, cut)
             self.differs = next((text for text in compared if not self._agrees(self._fast, [text], limit, cut)), texts[0])
             self._fast, self.by = None, f"the tokenizer, since {self.by} gave other ids"
+            warnings.warn(
+                f"tokie gave other ids than the tokenizer for {self.differs[:80]!r}: texts that were tokenised before may have "
+                "wrong ones; tokenise them again",
+                stacklevel=2,
+            )
         except BaseException as error:
             _raise_if_asked_to_end(error)
             self._fast, self.by = None, f"the tokenizer, since {self.by} failed: {first_line(error)}"
         return None
+
+    def leave_tokie(self) -> None:
+        """Take no ids from tokie any longer: where a difference that is found late could not be mended."""
+        self._fast, self.by = None, "the tokenizer, since tokie was not wanted"
 
     def _proved(self, limit: int, cut: bool) -> tuple[FastTokenizer | None, str]:
         """Tokie, if it gives the tokenizer's own ids for a battery of texts; and what tokenises, with the reason."""

@@ -185,12 +185,13 @@ def estimated(
     tokens = seconds = disk = largest = 0.0
     for rate in rates:
         probe_texts = PROBED if analysis.probe_sample is None else analysis.probe_sample
-        probe_tokens = probe.price(rate.prefixes, min(probe_texts, int(rate.long_share * texts)), analysis.probe)
+        probed = min(probe_texts, int(rate.long_share * texts))
+        probe_tokens = probe.price(rate.prefixes, probed, analysis.probe, temperatures)
         cut_tokens = rate.mean_tokens * texts * sum(chunks_of(what) is not None for what in analysis.what_if)
-        model_tokens = rate.mean_tokens * (texts + socm_texts) + probe_tokens
-        work = model_tokens * rate.token_seconds + compared_pairs * rate.cosine_seconds + socm_pairs * rate.socm_seconds
-        tokens += temperatures * model_tokens + cut_tokens
-        work = temperatures * work + cut_tokens * rate.token_seconds + more_pairs * rate.cosine_seconds
+        model_tokens = temperatures * rate.mean_tokens * (texts + socm_texts) + probe_tokens + cut_tokens
+        tokens += model_tokens
+        work = temperatures * (compared_pairs * rate.cosine_seconds + socm_pairs * rate.socm_seconds)
+        work += model_tokens * rate.token_seconds + more_pairs * rate.cosine_seconds
         seconds += work / min(workers, cores) + _START_SECONDS
         factor_bytes = stored_texts * min(rate.mean_tokens, rate.width) * rate.width * 4
         text_bytes = 8 * rate.width + _ROW_BYTES + _neighbour_bytes(texts, rate.width, analysis)

@@ -1,4 +1,7 @@
-"""What the prefix gap is made of: the segments of some of the probe's texts, embedded apart, repeated and mixed."""
+"""What the prefix gap is made of: the segments of some of the probe's texts, embedded apart, repeated and mixed.
+
+Only under the first temperature: what a temperature changes is in the ends of the gap.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ import pyarrow as pa
 
 from tempscale.collapse.decomposition import Frame, Readings, decompose, sequences, unit
 from tempscale.stats.enough import TEXTS_FOR_AN_INTERVAL
-from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.runs.journal import Stage
 from tempscale_jobs.steps import readings
 from tempscale_jobs.steps.scope import Embedded
@@ -47,18 +49,19 @@ def ends(lengths: Sequence[int]) -> tuple[int, int]:
 
 def embed(scope: Embedded, ids: Sequence[str], lengths: Sequence[int], stage: Stage) -> list[str]:
     """Embed these texts' segments in each way; return the ids in their order."""
-    return readings.embed(scope, ids, readings.Way(READINGS, write_readings, ends(lengths)), stage)
+    return readings.embed(scope, ids, readings.Way(READINGS, write_readings, ends(lengths), 1), stage)
 
 
 def write_readings(worker: actor.ModelActor, number: int, work: pa.Table, ends: tuple[int, ...]) -> None:
-    """Embed the segments of a piece's texts in each way and write them, one part for each temperature."""
+    """Embed the segments of a piece's texts in each way, under the first temperature, and write them as a part."""
     from tempscale.model.sequences import Tokens
 
     tokenizer, here = worker.encoder.tokenizer, readings.mine(number)
     frame, contents = Frame(*tokenizer.framing()), tokenizer.contents(work.column("text").to_pylist(), ends[1])
+    temperature = worker.temperatures[0]
+    part = worker.part(READINGS, temperature, number)
     if len(frame.around([])) >= ends[0]:  # A prompt that leaves no room for a text.
-        for temperature in worker.temperatures:
-            worker.storage.write_table(worker.part(READINGS, temperature, number), _NONE.empty_table())
+        worker.storage.write_table(part, _NONE.empty_table())
         return
     every, ids = sequences(contents, frame, ends[0], ends[1]), work.column("text_id").to_pylist()[here]
     read = [segment for own in every.apart[here] for segment in own]
@@ -71,22 +74,21 @@ def write_readings(worker: actor.ModelActor, number: int, work: pa.Table, ends: 
         "text_id": [*ids, *ids, *ids[: len(circle)]], "circle": pa.array([-1] * 2 * len(ids) + circle, pa.int32()),
         "way": ["apart"] * len(ids) + ["repeated"] * len(ids) + ["mixed"] * len(circle),
     }  # fmt: skip
-    for temperature in worker.temperatures:
-        worker.encoder.set_temperature(temperature)
-        with worker.noting(f"segments {number} under τ {temperature.slug}"):
-            out = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE)
-        vectors = unit(out.embeddings.numpy())
-        means = np.zeros((len(ids), vectors.shape[1]))
-        np.add.at(means, owner, weights[:, None] * vectors[: len(owner)])
-        embedding = parts.fixed_lists(np.concatenate([unit(means), vectors[len(owner) :]]))
-        worker.storage.write_table(worker.part(READINGS, temperature, number), pa.table(columns | {"embedding": embedding}))
+    worker.encoder.set_temperature(temperature)
+    with worker.noting(f"segments {number} under τ {temperature.slug}"):
+        out = worker.encoder.encode_tokens(tokens, moments=False, role=actor.ROLE)
+    vectors = unit(out.embeddings.numpy())
+    means = np.zeros((len(ids), vectors.shape[1]))
+    np.add.at(means, owner, weights[:, None] * vectors[: len(owner)])
+    embedding = parts.fixed_lists(np.concatenate([unit(means), vectors[len(owner) :]]))
+    worker.storage.write_table(part, pa.table(columns | {"embedding": embedding}))
 
 
 def tabulate(
-    scope: Embedded, temperature: Temperature, ids: Sequence[str], prefixes: pa.Table, lengths: Sequence[int]
-) -> pa.Table:
-    """The rows of `decomposition`; `prefixes` are the probe's embeddings."""
-    run, model = scope.run, scope.model
+    scope: Embedded, ids: Sequence[str], prefixes: pa.Table, lengths: Sequence[int]
+) -> pa.Table:  # fmt: skip
+    """The rows of `decomposition`; `prefixes` are the probe's embeddings under the first temperature."""
+    run, model, temperature = scope.run, scope.model, scope.run.temperatures[0]
     read = readings.read(scope, temperature, READINGS, len(ids))
     if not len(read):
         return DECOMPOSITION.build_rows([])

@@ -42,7 +42,8 @@ def read_at(lengths: Sequence[int]) -> tuple[int, ...]:
 
 def embed(scope: Embedded, ids: Sequence[str], lengths: Sequence[int], stage: Stage) -> list[str]:
     """Embed the copies of these texts at each length; return the ids in their order."""
-    return readings.embed(scope, ids, readings.Way(TENTHS_OF_TEXTS, write_tenths, read_at(lengths)), stage)
+    way = readings.Way(TENTHS_OF_TEXTS, write_tenths, read_at(lengths), len(scope.run.temperatures))
+    return readings.embed(scope, ids, way, stage)
 
 
 def write_tenths(worker: actor.ModelActor, number: int, work: pa.Table, lengths: tuple[int, ...]) -> None:

@@ -77,10 +77,10 @@ def _decompose(scope: Embedded, sample: list[str], lengths: list[int], stage: St
     if not ids:
         return "; too few of them for a decomposition of their gap"
     ordered = decomposition.embed(scope, ids, lengths, stage)
-    for temperature in scope.run.temperatures:
-        place = scope.run.place("partials/probe", scope.model, temperature)
-        table = decomposition.tabulate(scope, temperature, ordered, _prefixes(scope, temperature, len(ids)), lengths)
-        scope.run.storage.write_table(f"{place}/decomposition.parquet", table)
+    first = scope.run.temperatures[0]
+    table = decomposition.tabulate(scope, ordered, _prefixes(scope, first, len(ids)), lengths)
+    place = scope.run.place("partials/probe", scope.model, first)
+    scope.run.storage.write_table(f"{place}/decomposition.parquet", table)
     return f"; the gap of {len(ids):,} decomposed"
 
 
@@ -115,12 +115,12 @@ def up_to(max_length: int) -> list[int]:
     return [SHORTEST_PREFIX << k for k in range(max(0, (max_length // SHORTEST_PREFIX).bit_length()))]
 
 
-def price(lengths: Sequence[int], probed: int, what: str) -> int:
-    """Tokens of so many texts of the probe at these prefixes, for each temperature."""
+def price(lengths: Sequence[int], probed: int, what: str, temperatures: int) -> int:
+    """Tokens of so many texts of the probe at these prefixes, over all temperatures."""
     if len(lengths) < 2 or probed < 2:
         return 0
-    beside = 0 if what == "prefix" else decomposition.price(lengths, probed)
-    return probed * sum(lengths) + beside + (positions.price(lengths, probed) if what == "position" else 0)
+    once = 0 if what == "prefix" else decomposition.price(lengths, probed)
+    return temperatures * (probed * sum(lengths) + (positions.price(lengths, probed) if what == "position" else 0)) + once
 
 
 def write_prefixes(worker: actor.ModelActor, number: int, work: pa.Table, lengths: list[int]) -> None:

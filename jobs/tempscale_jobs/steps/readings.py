@@ -27,6 +27,8 @@ class Way(NamedTuple):
     write: Callable[[actor.ModelActor, int, pa.Table, tuple[int, ...]], None]
     """Writes the parts of a piece, from the texts of all pieces and these lengths."""
     lengths: tuple[int, ...]
+    temperatures: int
+    """Under how many of the run's temperatures, the first ones."""
 
 
 def mine(number: int) -> slice:
@@ -42,7 +44,7 @@ def embed(scope: Embedded, ids: Sequence[str], way: Way, stage: Stage) -> list[s
     ordered = [ids[k] for k in order.tolist()]
     every = [
         Piece(number, (), f"{way.folder} {number}", tuple(scope.run.part(way.folder, scope.model, t, number) for t in
-              scope.run.temperatures), len(ordered[mine(number)]))
+              scope.run.temperatures[: way.temperatures]), len(ordered[mine(number)]))
         for number in range(-(-len(ids) // AT_ONCE))
     ]  # fmt: skip
     left = missing(scope.run.storage, every)

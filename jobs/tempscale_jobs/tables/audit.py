@@ -408,7 +408,8 @@ PREFIX_PROBE = Table(
 
 DECOMPOSITION = Table(
     "decomposition",
-    "what the prefix gap is made of: differences of mean cosines over all pairs of some of the probe's texts",
+    "what the prefix gap is made of under the first temperature: differences of mean cosines over all pairs of some of the "
+    "probe's texts",
     (
         *KEY,
         Column(

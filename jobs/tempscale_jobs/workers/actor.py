@@ -152,6 +152,7 @@ class ModelActor(PlainActor):
         self._loaded = Loaded(self.model)
         self.storage = storage.guarded(self._loaded.check)  # Never write a file of another model.
         self.encoder = Encoder.load(str(self._loaded.folder), **settings)
+        self.encoder.tokenizer.leave_tokie()  # Shards alone are embedded again after a difference.
         self.device = next(self.encoder.model.parameters()).device
         self._loaded.prove()
 

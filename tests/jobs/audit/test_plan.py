@@ -43,7 +43,8 @@ def test_what_is_left_out_is_not_planned():
     assert samples.tokens == 2 * 50 * 10_000 < everything.tokens
     assert samples.socm_pairs == 0
     assert planned(10_000, corpus={"source": "x", "sample": 100}).pairs == 4_950
-    assert planned(10_000, embedding={"temperatures": [1.0]}).tokens == everything.tokens / 2
+    once = 3 * 62 * 512  # The gap of the first temperature is taken apart.
+    assert planned(10_000, embedding={"temperatures": [1.0]}).tokens == once + (everything.tokens - once) / 2
     moments = planned(10_000, analysis={"cosine": "moments", "exposure_sample": 0})
     asking = planned(10_000, analysis={"cosine": "moments", "exposure_sample": 300})
     without = planned(10_000, analysis={"length_correction": False})
@@ -62,7 +63,7 @@ def test_a_probe_that_takes_more_apart_costs_more():
     prefix, usual, position = (
         planned(10_000, analysis={"probe": one}).tokens for one in ("prefix", "decomposition", "position")
     )
-    assert usual - prefix == 2 * 3 * 62 * 512
+    assert usual - prefix == 3 * 62 * 512
     assert position - usual == 2 * 64 * 11 * (32 + 64 + 128 + 256 + 512)
 
 
