@@ -258,8 +258,8 @@ class Tokenizer:
             self.differs = next((text for text in compared if not self._agrees(self._fast, [text], limit, cut)), texts[0])
             self._fast, self.by = None, f"the tokenizer, since {self.by} gave other ids"
             warnings.warn(
-                f"tokie gave other ids than the tokenizer for {self.differs[:80]!r}: texts that were tokenised before may have "
-                "wrong ones; tokenise them again",
+                "tokie gave other ids than the tokenizer for the text in Tokenizer.differs, and is left; texts that were "
+                "tokenised before may have wrong ids: tokenise them again",
                 stacklevel=2,
             )
         except BaseException as error:
