@@ -52,6 +52,9 @@ def main() -> None:
         # Ray Data and altair cannot be imported without their docstrings, and --help would be empty.
         os.environ.pop("PYTHONOPTIMIZE", None)
         os.execv(sys.executable, [sys.executable, "-m", "tempscale_jobs", *sys.argv[1:]])  # noqa: S606 - itself
+    from tempscale_jobs.collecting import collect_seldom
+
+    collect_seldom()  # Before the imports of the command.
     from tempscale_jobs.cli import app
 
     app.main()

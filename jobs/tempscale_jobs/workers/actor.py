@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 from typing_extensions import override
 
+from tempscale_jobs.collecting import collect_seldom
 from tempscale_jobs.errors import RunError, SickWorker, UsageError
 from tempscale_jobs.runs.folder import BEGUN, EXCEPTIONS, part, place
 from tempscale_jobs.runs.memory import return_freed
@@ -78,6 +79,7 @@ class PlainActor:
         return self.name
 
     def __init__(self, gpus: int) -> None:
+        collect_seldom()
         import torch
 
         if not gpus:
