@@ -1,8 +1,8 @@
 """`python -m benchmarks [NAME …]` writes a table, a file in results/, and docs/dev/performance.md.
 
 Names: embedding, paragraphs, overhead, socm, cosine, stage, growth, workers, layers, gpu.
-tokenising, mean_socm, reading, correcting, vectors, what_if, shrinking, verifying and million take minutes to hours and run
-only if they are named.
+tokenising, peers, mean_socm, reading, correcting, vectors, what_if, shrinking, verifying and million take minutes to hours
+and run only if they are named.
 `python -m benchmarks render` measures nothing and writes the page again.
 """
 
@@ -19,14 +19,25 @@ HERE = Path(__file__).resolve().parent
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs" / "dev"
 
 
-ON_REQUEST = ("tokenising", "mean_socm", "reading", "correcting", "vectors", "what_if", "shrinking", "verifying", "million")
+ON_REQUEST = (
+    "tokenising",
+    "peers",
+    "mean_socm",
+    "reading",
+    "correcting",
+    "vectors",
+    "what_if",
+    "shrinking",
+    "verifying",
+    "million",
+)
 """Benchmarks that take long and run only if they are named."""
 
 
 def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """The benchmarks by name, in the order of measurement."""
     from benchmarks import correcting, cosine, embedding, gpu, gpu_embedding, growth, layers, mean_socm, million  # isort: skip
-    from benchmarks import overhead, paragraphs, reading, shrinking, socm, stage, tokenising, vectors, verifying  # isort: skip
+    from benchmarks import overhead, paragraphs, peers, reading, shrinking, socm, stage, tokenising, vectors, verifying  # isort: skip
     from benchmarks import what_if, workers  # isort: skip
 
     return {
@@ -41,6 +52,7 @@ def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "layers": layers.measure,
         "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure(), *layers.measure_gpu()],
         "tokenising": tokenising.measure,
+        "peers": peers.measure,
         "mean_socm": mean_socm.measure,
         "reading": reading.measure,
         "correcting": correcting.measure,

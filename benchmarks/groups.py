@@ -45,6 +45,14 @@ GROUPS = {
         are of transformers' classes with 8,000 tokens trained on paragraphs. Others say why tokie leaves them alone.""",
         "ratio to the library",
     ),
+    "peers": Group(
+        "Beside what else embeds",
+        """400 Wikipedia paragraphs, cut at 256 tokens, through the real MiniLM in float32 on two threads: the backends of
+        sentence-transformers, infinity, and onnxruntime and OpenVINO with our weights, exported, in batches of 32 of similar
+        length (fastembed is onnxruntime). The largest difference is to sentence-transformers' own backend. None of them
+        gives token moments, layers or a temperature.""",
+        "ratio to sentence-transformers",
+    ),
     "overhead": Group(
         "What a temperature costs",
         """`encode` of sentence-transformers over 8 docstrings on two threads: τ = 0.8, by length `log_length = 64`. The last

@@ -1,0 +1,196 @@
+"""Embedding on a CPU beside what else embeds: the backends of sentence-transformers, infinity, and the engine of fastembed.
+
+They are not among tempscale's extras, and most want transformers 4, so that they run in an environment of their own:
+
+    pip install onnx onnxruntime openvino            # here
+    python -m venv PEERS
+    PEERS/bin/pip install 'sentence-transformers[onnx,openvino]' 'transformers<5' 'infinity-emb[torch]'
+    PEERS_PYTHON=PEERS/bin/python python -m benchmarks peers
+
+measures those that are installed, text for text, on two threads; one that cannot be loaded says why. vLLM's pooling has no
+wheel for a CPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.embedding import operations
+from benchmarks.measuring import fastest, gemm_rate
+
+COUNT, THREADS, BATCH, WINDOW = 400, 2, 32, 256
+Encode = Callable[[list[str]], np.ndarray]
+"""Unit vectors of texts."""
+
+
+def measure() -> list[dict[str, Any]]:
+    """Tokens a second of each, and the largest difference of a coordinate from sentence-transformers' own backend."""
+    from benchmarks.paragraphs import paragraphs
+    from tempscale import Encoder
+    from tempscale.model.checkpoint import default_model
+
+    corpus, folder = paragraphs(COUNT)[0], default_model()
+    ours = Encoder.load(folder, device="cpu")
+    lengths = ours.tokenizer(corpus).lengths
+    with tempfile.TemporaryDirectory() as place:
+        methods = dict(_loaded(folder, Path(place)))
+        methods["tempscale"] = lambda texts: ours.encode(texts, moments=False).embeddings.numpy()
+        methods["tempscale + token moments"] = lambda texts: ours.encode(texts).embeddings.numpy()
+        measured = _timed(methods, corpus) | _elsewhere(folder, corpus, Path(place))
+    limit = operations(ours.model.config, lengths) / gemm_rate(THREADS)
+    first, vectors = next(iter(measured.values()))
+    return [
+        {"what": name, "rate": sum(lengths) / s, "unit": "tokens/s", "ratio": first / s, "limit_share": limit / s}
+        | ({"largest_difference": float(np.abs(own - vectors).max())} if own is not vectors else {})
+        for name, (s, own) in measured.items()
+    ]
+
+
+def _timed(methods: dict[str, Encode], corpus: list[str]) -> dict[str, tuple[float, np.ndarray]]:
+    """Seconds of the fastest of two rounds, and the vectors, of each method."""
+    torch.set_num_threads(THREADS)
+    with torch.inference_mode():
+        seconds = fastest(2, *(lambda encode=encode: encode(corpus) for encode in methods.values()))  # type: ignore[misc]
+        return {name: (s, methods[name](corpus)) for name, s in zip(methods, seconds, strict=True)}
+
+
+def _elsewhere(folder: str, corpus: list[str], place: Path) -> dict[str, tuple[float, np.ndarray]]:
+    """The same of the peers in the environment that PEERS_PYTHON names."""
+    if (python := os.environ.get("PEERS_PYTHON")) is None:
+        return {}
+    (place / "corpus.json").write_text(json.dumps({"folder": folder, "corpus": corpus}))
+    subprocess.run([python, "-m", "benchmarks.peers", str(place)], check=True)
+    with np.load(place / "vectors.npz") as vectors:
+        seconds = json.loads((place / "seconds.json").read_text())
+        return {f"{name}, transformers 4": (s, vectors[name]) for name, s in seconds.items()}
+
+
+def _run_elsewhere(place: Path) -> None:
+    """Measure what is installed here, for another environment."""
+    asked = json.loads((place / "corpus.json").read_text())
+    measured = _timed(dict(_loaded(asked["folder"], place)), asked["corpus"])
+    vectors: Any = {name: vectors for name, (_, vectors) in measured.items()}
+    np.savez(place / "vectors.npz", **vectors)
+    (place / "seconds.json").write_text(json.dumps({name: s for name, (s, _) in measured.items()}))
+
+
+def _loaded(folder: str, place: Path) -> Iterator[tuple[str, Encode]]:
+    """The peers that are installed, by name."""
+    backends = {f"sentence-transformers, {name}": name for name in ("torch", "onnx", "openvino")}
+    loaders: dict[str, Callable[[], Encode]] = {
+        name: lambda backend=backend: _sentence_transformers(folder, backend, place)  # type: ignore[misc]
+        for name, backend in backends.items()
+    }
+    loaders["infinity, torch"] = lambda: _infinity(folder)
+    loaders["onnxruntime, as fastembed"] = lambda: _onnxruntime(_exported(folder, place), folder)
+    loaders["OpenVINO itself"] = lambda: _openvino(_exported(folder, place), folder)
+    for name, load in loaders.items():
+        try:
+            encode = load()
+            encode(["a text", "another, which is longer"])
+        except Exception as error:  # Each has its own.
+            print(f"{name}: not measured, {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
+        else:
+            yield name, encode
+
+
+def _sentence_transformers(folder: str, backend: Any, place: Path) -> Encode:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(folder, device="cpu", backend=backend, cache_folder=str(place))
+    options: dict[str, Any] = {"batch_size": BATCH, "normalize_embeddings": True, "show_progress_bar": False}
+    return lambda texts: np.asarray(model.encode(texts, **options))
+
+
+def _infinity(folder: str) -> Encode:
+    from infinity_emb import AsyncEmbeddingEngine, EngineArgs
+
+    arguments = EngineArgs(
+        model_name_or_path=folder, engine="torch", device="cpu", batch_size=BATCH, bettertransformer=False
+    )
+    engine = AsyncEmbeddingEngine.from_args(arguments)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(engine.astart())
+    return lambda texts: np.array(loop.run_until_complete(engine.embed(texts))[0])
+
+
+def _exported(folder: str, place: Path) -> Path:
+    """The transformer as ONNX, from our own weights."""
+    from transformers import AutoModel
+
+    file = place / "model.onnx"
+    if not file.exists():
+        ids = torch.ones(2, 8, dtype=torch.int64)
+        axes = {name: {0: "text", 1: "token"} for name in ("input_ids", "attention_mask", "hidden")}
+        hidden = _Hidden(AutoModel.from_pretrained(folder).eval())
+        torch.onnx.export(
+            hidden, (ids, ids), str(file), input_names=["input_ids", "attention_mask"],
+            output_names=["hidden"], dynamic_axes=axes, dynamo=False,
+        )  # fmt: skip
+    return file
+
+
+class _Hidden(torch.nn.Module):
+    """A transformer of ids and mask alone."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> Any:
+        return self.model(input_ids=ids, attention_mask=mask).last_hidden_state
+
+
+def _pooled(folder: str, run: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Encode:
+    """Unit means of token embeddings in batches of similar length, from an engine of hidden states."""
+    from tempscale.model.tokens import Tokenizer  # In the environment of the peers it is not there.
+
+    tokenizer = Tokenizer(Path(folder), WINDOW)
+
+    def encode(texts: list[str]) -> np.ndarray:
+        sequences = tokenizer(texts).sequences
+        order = np.argsort(-sequences.lengths, kind="stable")
+        vectors = np.empty((len(texts), 0))
+        for start in range(0, len(order), BATCH):
+            rows = order[start : start + BATCH]
+            ids, lengths = sequences.padded(rows.tolist(), 0)
+            mask = (np.arange(ids.shape[1]) < lengths[:, None]).astype(np.int64)
+            sums = (run(ids, mask) * mask[:, :, None]).sum(1)
+            if not vectors.size:
+                vectors = np.empty((len(texts), sums.shape[1]), np.float32)
+            vectors[rows] = sums / np.linalg.norm(sums, axis=1, keepdims=True)
+        return vectors
+
+    return encode
+
+
+def _onnxruntime(file: Path, folder: str) -> Encode:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    return _pooled(folder, lambda ids, mask: np.asarray(session.run(None, {"input_ids": ids, "attention_mask": mask})[0]))
+
+
+def _openvino(file: Path, folder: str) -> Encode:
+    import openvino
+
+    settings = {"INFERENCE_NUM_THREADS": THREADS, "INFERENCE_PRECISION_HINT": "f32"}
+    model = openvino.Core().compile_model(str(file), "CPU", settings)
+    return _pooled(folder, lambda ids, mask: np.asarray(model({"input_ids": ids, "attention_mask": mask})[0]))
+
+
+if __name__ == "__main__":
+    _run_elsewhere(Path(sys.argv[1]))
