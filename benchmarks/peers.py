@@ -1,19 +1,19 @@
-"""Embedding on a CPU beside what else embeds: the backends of sentence-transformers, infinity, and the engine of fastembed.
+"""Embedding on a CPU beside what else embeds: the backends of sentence-transformers, and the engine of fastembed.
 
-They are not among tempscale's extras, and most want transformers 4, so that they run in an environment of their own:
+They are not among tempscale's extras, and two want transformers 4, so that they run in an environment of their own:
 
     pip install onnx onnxruntime openvino            # here
     python -m venv PEERS
-    PEERS/bin/pip install 'sentence-transformers[onnx,openvino]' 'transformers<5' 'infinity-emb[torch]'
+    PEERS/bin/pip install 'sentence-transformers[onnx,openvino]' 'transformers<5'
     PEERS_PYTHON=PEERS/bin/python python -m benchmarks peers
 
-measures those that are installed, text for text, on two threads; one that cannot be loaded says why. vLLM's pooling has no
-wheel for a CPU.
+measures those that are installed, text for text, on two threads; one that cannot be loaded says why. Not here: infinity,
+which runs sentence-transformers' own model behind a queue (0.0.78 fails with transformers 5, and waited without end with 4),
+and vLLM's pooling, which has no wheel for a CPU.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import subprocess
@@ -29,7 +29,7 @@ import torch
 from benchmarks.embedding import operations
 from benchmarks.measuring import fastest, gemm_rate
 
-COUNT, THREADS, BATCH, WINDOW = 400, 2, 32, 256
+COUNT, THREADS, BATCH, WINDOW = 200, 2, 32, 256
 Encode = Callable[[list[str]], np.ndarray]
 """Unit vectors of texts."""
 
@@ -92,7 +92,6 @@ def _loaded(folder: str, place: Path) -> Iterator[tuple[str, Encode]]:
         name: lambda backend=backend: _sentence_transformers(folder, backend, place)  # type: ignore[misc]
         for name, backend in backends.items()
     }
-    loaders["infinity, torch"] = lambda: _infinity(folder)
     loaders["onnxruntime, as fastembed"] = lambda: _onnxruntime(_exported(folder, place), folder)
     loaders["OpenVINO itself"] = lambda: _openvino(_exported(folder, place), folder)
     for name, load in loaders.items():
@@ -111,18 +110,6 @@ def _sentence_transformers(folder: str, backend: Any, place: Path) -> Encode:
     model = SentenceTransformer(folder, device="cpu", backend=backend, cache_folder=str(place))
     options: dict[str, Any] = {"batch_size": BATCH, "normalize_embeddings": True, "show_progress_bar": False}
     return lambda texts: np.asarray(model.encode(texts, **options))
-
-
-def _infinity(folder: str) -> Encode:
-    from infinity_emb import AsyncEmbeddingEngine, EngineArgs
-
-    arguments = EngineArgs(
-        model_name_or_path=folder, engine="torch", device="cpu", batch_size=BATCH, bettertransformer=False
-    )
-    engine = AsyncEmbeddingEngine.from_args(arguments)
-    loop = asyncio.new_event_loop()
-    loop.run_until_complete(engine.astart())
-    return lambda texts: np.array(loop.run_until_complete(engine.embed(texts))[0])
 
 
 def _exported(folder: str, place: Path) -> Path:
