@@ -1,4 +1,4 @@
-"""How often Python looks for unreachable objects, in the driver and in the workers."""
+"""How often Python looks for unreachable objects, in the driver and in actors."""
 
 import gc
 

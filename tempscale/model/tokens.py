@@ -86,9 +86,11 @@ class Tokenizer:
         self.max_length = min(window or self.limit, self.limit)
         self.max_length = self.limit if max_length == LIMIT else self._checked(max_length)
         self._fast: FastTokenizer | None = None
-        self.by = NOT_ASKED if fast else "the tokenizer, since tokie was not wanted"
+        self.tokenised_by = NOT_ASKED if fast else "the tokenizer, since tokie was not wanted"
         """What tokenises many texts: tokie and its version, or the tokenizer and why."""
-        self.differs: str | None = None
+        self._compared = 0
+        """Texts that were compared, up to the first thousand."""
+        self.differing_text: str | None = None
         """The first text for which tokie gave other ids: texts that were tokenised before may have wrong ones, too."""
 
     def _check(self, folder: Path, config: Any) -> None:
@@ -245,35 +247,47 @@ class Tokenizer:
         return self._plain_tokens(texts, limit, cut)
 
     def _fast_tokens(self, texts: Sequence[str], limit: int, cut: bool) -> Tokens | None:
-        """The tokens by tokie, if it gives the tokenizer's own for all of the first texts, or for one in a thousand."""
-        first = self.by == NOT_ASKED
-        if first:
-            self._fast, self.by = self._proved(limit, cut)
-        if self._fast is None:
+        """The tokens by tokie, if it gives the tokenizer's own for the first thousand texts and one in a thousand later."""
+        fast, name = self._fast, self.tokenised_by
+        if name == NOT_ASKED:
+            fast, name = self._compared_with_battery(limit, cut)
+        if fast is None:
+            self.tokenised_by = name
             return None
-        compared = texts[:_FIRST] if first else texts[::_EVERY]
+        compared = texts[: _FIRST - self._compared] if self._compared < _FIRST else texts[::_EVERY]
+        self._fast, self.tokenised_by = None, NOT_ASKED  # Until these texts agree: the process may be interrupted.
         try:
-            if self._agrees(self._fast, compared, limit, cut):
-                return self._fast.tokens(texts, limit, cut)
-            self.differs = next((text for text in compared if not self._agrees(self._fast, [text], limit, cut)), texts[0])
-            self._fast, self.by = None, f"the tokenizer, since {self.by} gave other ids"
+            if self._agrees(fast, compared, limit, cut):
+                tokens = fast.tokens(texts, limit, cut)
+                self._fast, self.tokenised_by, self._compared = fast, name, self._compared + len(compared)
+                return tokens
+            differing = (text for text in compared if not self._agrees(fast, [text], limit, cut))
+            self.differing_text, self.tokenised_by = (
+                next(differing, compared[0]),
+                f"the tokenizer, since {name} gave other ids",
+            )
             warnings.warn(
-                "tokie gave other ids than the tokenizer for the text in Tokenizer.differs, and is left; texts that were "
-                "tokenised before may have wrong ids: tokenise them again",
+                "tokie gave other ids than the tokenizer for the text in Tokenizer.differing_text, and is left; texts that "
+                "were tokenised before may have wrong ids: tokenise them again",
                 stacklevel=2,
             )
         except BaseException as error:
             _raise_if_asked_to_end(error)
-            self._fast, self.by = None, f"the tokenizer, since {self.by} failed: {first_line(error)}"
+            self.tokenised_by = f"the tokenizer, since {name} failed: {first_line(error)}"
         return None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The tokenizer without tokie, which cannot be pickled or copied."""
+        asked = {} if self._fast is None else {"tokenised_by": NOT_ASKED}
+        return self.__dict__ | asked | {"_fast": None, "_compared": 0}
 
     def leave_tokie(self) -> None:
         """Take no ids from tokie any longer: where a difference that is found late could not be mended."""
-        self._fast, self.by = None, "the tokenizer, since tokie was not wanted"
+        self._fast, self.tokenised_by = None, "the tokenizer, since tokie was not wanted"
 
-    def _proved(self, limit: int, cut: bool) -> tuple[FastTokenizer | None, str]:
+    def _compared_with_battery(self, limit: int, cut: bool) -> tuple[FastTokenizer | None, str]:
         """Tokie, if it gives the tokenizer's own ids for a battery of texts; and what tokenises, with the reason."""
-        settings = [(limit, cut), (limit, not cut), (min(limit, 8), True)]
+        settings = [(limit, cut), (limit, not cut), (min(limit, 8), True), (min(limit, 8), False)]
         try:
             fast = FastTokenizer(self._tokenizer)
             if all(self._agrees(fast, fast.battery(), *setting) for setting in settings):

@@ -44,6 +44,8 @@ _CORRECT = (
 _PARQUET = (".parquet", ".pq")
 _SMALLER = ("--what-if", "int8", "--what-if", "bits")
 _MOST = 3
+_NEARLY_ALL = 0.95
+"""The share of truncated texts from which on they are nearly all of one length."""
 _CUT = 0.02
 """A smaller share of truncated texts is not worth a line."""
 
@@ -123,7 +125,7 @@ def _more_texts(row: Row, found: Findings, run: dict[str, Any]) -> Advice | None
             ("collapse_gap",),
         )
     intervals = ",".join(map(str, run["config"]["analysis"]["intervals"]))
-    if state == "absent" and texts * (1 - row["truncated_share"]) < TEXTS_FOR_AN_INTERVAL <= texts:
+    if state == "absent" and texts >= TEXTS_FOR_AN_INTERVAL and row["truncated_share"] > _NEARLY_ALL:
         return Advice(f"{what}: nearly all fill the model's window; shorter texts would tell.", figures=("collapse_gap",))
     if state == "absent" and texts >= 2 * TEXTS_FOR_AN_INTERVAL and intervals != finer:
         return Advice(

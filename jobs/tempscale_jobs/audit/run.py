@@ -187,7 +187,7 @@ def _given_embeddings(scope: Scope) -> Embedded:
 def embed_all(scope: Scope, query_source: SourceReader | None) -> Embedded:
     """Embed the corpus and the queries."""
     scope = replace(scope, encoding=budget.with_budget(scope))
-    rejected = embed.embed(scope, f"embed {scope.model.label}")
+    rejected = embed.embed(scope, f"embed {scope.model.label}", fast=True)
     embedded = Embedded.of(scope, _in_order(scope))
     if len(embedded.texts) != scope.index.analysed - rejected or not embedded.texts.are_distinct():
         raise IncompleteRun("texts/ does not hold every text once; start over with --fresh")

@@ -41,7 +41,7 @@ _ROUNDED = 1e-3
 """The largest distance of a unit embedding's norm from 1."""
 
 
-def embed(scope: Scope, step: str, role: str = actor.ROLE) -> int:
+def embed(scope: Scope, step: str, role: str = actor.ROLE, *, fast: bool = False) -> int:
     """Embed the texts of the source that are not in the cache; return how many the model rejected."""
     journal, cluster, model, texts = scope.journal, scope.cluster, scope.model, scope.index.analysed
     root = scope.config.execution.cache
@@ -52,7 +52,7 @@ def embed(scope: Scope, step: str, role: str = actor.ROLE) -> int:
     soon = None if cluster.gpus else expected.seconds(model, plan.shards, len(scope.run.temperatures), workers)
     work = sum(expected.about_tokens(shard, model.max_length) or shard.texts for shard in plan.shards)
     with journal.stage(step, texts, "texts", Pace(work or 1.0, soon)) as stage:
-        rejected = embed_shards(scope, plan, role, stage)
+        rejected = embed_shards(scope, plan, role, stage, fast=fast and store is None)
         journal.count("rejected", rejected)
         lost = f", {rejected:,} rejected" if rejected else ""
         stage.note = f"{count(texts - rejected, 'text')} under τ {scope.run.taus}{lost}"
@@ -80,8 +80,11 @@ def _check_rejected(scope: Scope, rejected: int) -> None:
         check_rejected(scope.source, (lost, index.read), reasons, run.storage.root)
 
 
-def embed_shards(scope: Scope, plan: lookup.LookedUp, role: str, stage: Stage) -> int:
-    """Embed every shard without parts, under every temperature; return how many texts the model rejected."""
+def embed_shards(scope: Scope, plan: lookup.LookedUp, role: str, stage: Stage, *, fast: bool) -> int:
+    """Embed every shard without parts, under every temperature; return how many texts the model rejected.
+
+    `fast` is whether tokie may be asked. Where a cache or another folder has what was made of its ids, it may not.
+    """
     run, model, shards = scope.run, scope.model, plan.shards
     forget(run.storage, run.place(MARKS, model))
     every = [
@@ -91,13 +94,12 @@ def embed_shards(scope: Scope, plan: lookup.LookedUp, role: str, stage: Stage) -
         )
         for number, shard in enumerate(shards)
     ]  # fmt: skip
-    noted = run.place(TOKENISING, model)
-    fast = may_be_fast(run.storage, noted, every)
+    fast = may_be_fast(run, model, every) and fast
     left = missing(run.storage, every)
     (texts, work), (texts_left, work_left) = sums(every), sums(left)
     stage.advance(plan.found + texts - texts_left, work - work_left)
     _embed(scope, left, role, stage, fast)
-    if fast and not may_be_fast(run.storage, noted, every):  # Tokie gave other ids somewhere: all parts are gone.
+    if fast and not may_be_fast(run, model, every):  # Tokie gave other ids somewhere: all parts are gone.
         stage.resize(plan.found + 2 * texts, 2 * work)
         _embed(scope, every, role, stage, fast=False)
     return sum(map(run.storage.rows, run.storage.list(run.place("rejected", model))))
@@ -107,7 +109,7 @@ def _embed(scope: Scope, pieces: Sequence[Piece], role: str, stage: Stage, fast:
     """Embed shards; `fast` is whether tokie may be asked for their ids."""
     run, model = scope.run, scope.model
     how = actor.Tokenising(model.name, model.max_length, scope.encoding.long, model.prompt(role), model.settings, fast)
-    shared = {"storage": run.storage, "how": how, "noted": run.place(TOKENISING, model)}
+    shared = {"storage": run.storage, "how": how, "notes": run.place(TOKENISING, model)}
     process = partial(embed_shard, into=Into(run.storage, role, len(run.temperatures)))
     for piece in scope.crew.stream(process, pieces, tokenise, shared):
         stage.advance(piece.size, piece.cost)

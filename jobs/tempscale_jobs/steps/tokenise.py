@@ -1,7 +1,7 @@
 """Shards of texts -> their token ids, by CPU tasks; what tokenised them, and what is done if it was wrong.
 
-The first difference between tokie and the tokenizer, in any process, is written into the run. Then no task of the run asks
-tokie any longer, and what was embedded from its ids is embedded again.
+The first difference between tokie and the tokenizer, in any process, is written into the run. After that pass
+no task asks tokie, and what was embedded from its ids is embedded again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from tempscale.model.tokens import NOT_ASKED
-from tempscale_jobs.runs.folder import PLAINLY, TOKENISED, TOKIE_DIFFERS
+from tempscale_jobs.runs.folder import AGAIN, TOKENISED, TOKENISING, TOKIE_DIFFERS, Model, Run
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps import late
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.dispatch import Piece
+from tempscale_jobs.workers.marks import MARKS
 
 if TYPE_CHECKING:
     from tempscale.model.sequences import Tokens
@@ -28,19 +29,19 @@ _SPAN = ("sequence", "start", "stop")
 """Columns of a shard whose texts are parts of sequences; see `tempscale.model.sequences.Spans`."""
 
 
-def tokenise(name: str, storage: Storage, how: actor.Tokenising, noted: str) -> pa.Table:
+def tokenise(name: str, storage: Storage, how: actor.Tokenising, notes: str) -> pa.Table:
     """Read and tokenise a shard; a folder of the run gets what tokenised it."""
     shard = storage.read_table(name)
     tokenizer = actor.tokenizer(how)
     texts = shard.column("text").to_pylist()
     tokens = late.tokens(tokenizer, shard) if late.has_windows(shard) else tokenizer(texts, isolate=True)
-    if tokenizer.differs is not None and not storage.exists(f"{noted}/{TOKIE_DIFFERS}"):
+    if tokenizer.differing_text is not None and not storage.exists(f"{notes}/{TOKIE_DIFFERS}"):
         ids = shard.column("text_id").to_pylist()
-        wrong = [text_id for text_id, text in zip(ids, texts, strict=True) if how.prompt + text == tokenizer.differs]
+        wrong = [text_id for text_id, text in zip(ids, texts, strict=True) if how.prompt + text == tokenizer.differing_text]
         named = f" for text '{wrong[0]}'" if wrong else ""
-        storage.write_json(f"{noted}/{TOKIE_DIFFERS}", f"tokie gave other ids{named}")
-    elif how.fast and tokenizer.by != NOT_ASKED and not storage.exists(f"{noted}/{TOKENISED}"):
-        storage.write_json(f"{noted}/{TOKENISED}", tokenizer.by)
+        storage.write_json(f"{notes}/{TOKIE_DIFFERS}", f"tokie gave other ids{named}")
+    elif how.fast and tokenizer.tokenised_by != NOT_ASKED and not storage.exists(f"{notes}/{TOKENISED}"):
+        storage.write_json(f"{notes}/{TOKENISED}", tokenizer.tokenised_by)
     truncated = np.array(tokens.truncated, dtype=bool) | shard.column("cut").to_numpy()
     failed = pa.array([tokens.failed.get(k) for k in range(len(tokens))], pa.string())
     columns = {name: shard.column(name) for name in OF_THE_SHARD if name in shard.column_names}
@@ -49,15 +50,17 @@ def tokenise(name: str, storage: Storage, how: actor.Tokenising, noted: str) -> 
     return pa.table(columns | {"ids": _lists(tokens), "truncated": pa.array(truncated), "failed": failed})
 
 
-def may_be_fast(storage: Storage, noted: str, pieces: Sequence[Piece]) -> bool:
+def may_be_fast(run: Run, model: Model, pieces: Sequence[Piece]) -> bool:
     """Whether tokie may be asked; after a difference, the parts of pieces that were made before are removed once."""
-    if not storage.exists(f"{noted}/{TOKIE_DIFFERS}"):
+    storage, notes = run.storage, run.place(TOKENISING, model)
+    if not storage.exists(f"{notes}/{TOKIE_DIFFERS}"):
         return True
-    if not storage.exists(f"{noted}/{PLAINLY}"):
+    if not storage.exists(f"{notes}/{AGAIN}"):
         for piece in pieces:
             for name in piece.files:
                 storage.remove(name)
-        storage.write_json(f"{noted}/{PLAINLY}", True)
+        storage.remove(run.place(MARKS, model))  # They count the sequences of other ids.
+        storage.write_json(f"{notes}/{AGAIN}", True)
     return False
 
 

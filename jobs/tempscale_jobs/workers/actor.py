@@ -362,8 +362,8 @@ class Tokenising(NamedTuple):
     prompt: str = ""
     digest: str = ""
     """Of the tokenizer's files at the start of the run: `Model.settings`."""
-    fast: bool = True
-    """Whether tokie may be asked."""
+    fast: bool = False
+    """Whether tokie may be asked: only by who does its work again after a difference."""
 
 
 @lru_cache(maxsize=4)

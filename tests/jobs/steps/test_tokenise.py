@@ -42,13 +42,13 @@ Real, real.Tokenizer = real.Tokenizer, Tokenizer
 def audit(tmp_path_factory, small_model):
     """Audits texts of which those from the thousandth on say «planted», in a process of its own."""
 
-    def audit(name, *, stand_in=False, without=()):
+    def audit(name, *, stand_in=False, without=(), **more):
         folder = tmp_path_factory.mktemp(name)
         rows = [{"id": f"t{k}", "text": f"text {k}{' planted' * (k >= PLANTED)} {'more ' * (k % 7)}"} for k in range(TEXTS)]
         (folder / "texts.jsonl").write_text(as_lines(rows))
         asked = {
             "out": str(folder / "run"), "corpus": {"source": str(folder / "texts.jsonl")},
-            "embedding": {"models": [small_model], "shard_texts": SHARD}, "execution": {"workers": 1},
+            "embedding": {"models": [small_model], "shard_texts": SHARD}, "execution": {"workers": 1} | more,
             "analysis": {"socm_sample": 0, "probe_sample": 0, "cosine": "moments"},
         }  # fmt: skip
         (folder / "audit.toml").write_text(as_toml(asked))
@@ -80,3 +80,9 @@ def test_after_a_difference_all_is_embedded_again_by_the_tokenizer(audit, plain)
     assert files == plain[0]
     assert model["tokenised_again"] == "tokie gave other ids for text 't1200'"
     assert "1,500 texts" in done["err"]
+
+
+def test_with_a_cache_tokie_is_not_asked(audit, plain, tmp_path):
+    files, model, _ = audit("cached", stand_in=True, cache=str(tmp_path / "cache"))
+    assert files == plain[0]
+    assert "tokenised_by" not in model

@@ -1,5 +1,6 @@
 """Token ids from tokie: equal to the tokenizer's own in every family that is taken, and left at the first difference."""
 
+import copy
 import random
 import string
 from pathlib import Path
@@ -138,14 +139,14 @@ def test_ids_are_those_of_the_tokenizer(folders, family, long):
     texts, folder = [*strange(700), "", " ", "\n", "a b"], folders(family)
     ours = Ours(folder, 24, long)
     tokens = ours(texts)
-    assert ours.by.startswith("tokie ")
+    assert ours.tokenised_by.startswith("tokie ")
     ids, cut, whole = expected(folder, texts, 24, long)
     assert tokens.ids == ids
     assert tokens.truncated == cut
     assert tokens.whole == (whole if long == "truncate" else None)
     assert ours(texts) == tokens
     assert Ours(folder, 24, long, fast=False)(texts) == tokens
-    assert ours.differs is None
+    assert ours.differing_text is None
 
 
 @pytest.mark.parametrize("family", OTHERS)
@@ -154,7 +155,7 @@ def test_other_kinds_of_tokenizers_are_left_alone(folders, family):
     ours = Ours(folder, 24)
     assert ours(texts).ids == expected(folder, texts, 24, "truncate")[0]
     why = "gives other ids where a token is longer" if family == "long tokens" else "was found exact for WordPiece of BERT"
-    assert ours.by.startswith(f"the tokenizer: tokie {why}")
+    assert ours.tokenised_by.startswith(f"the tokenizer: tokie {why}")
 
 
 def test_a_text_with_a_character_of_other_ids_goes_to_the_tokenizer(folders):
@@ -169,7 +170,7 @@ def test_a_text_with_a_character_of_other_ids_goes_to_the_tokenizer(folders):
 def test_a_few_texts_are_not_worth_it(folders):
     ours = Ours(folders("minilm"))
     ours(strange(255))
-    assert ours.by == NOT_ASKED
+    assert ours.tokenised_by == NOT_ASKED
 
 
 class Planted:
@@ -213,21 +214,21 @@ def test_a_difference_among_the_first_thousand_ends_its_use(planted, folders, pl
     ours = planted(lambda text: text == TEXTS[place])
     with pytest.warns(UserWarning, match="other ids than the tokenizer"):
         assert ours(TEXTS) == Ours(folders("minilm"), fast=False)(TEXTS)
-    assert ours.differs == TEXTS[place]
-    assert ours.by.endswith("gave other ids")
+    assert ours.differing_text == TEXTS[place]
+    assert ours.tokenised_by.endswith("gave other ids")
     assert ours._fast is None
 
 
 def test_a_difference_later_is_seen_in_one_text_of_a_thousand(planted, folders):
     ours, plain = planted(lambda text: "other" in text), Ours(folders("minilm"), fast=False)
     assert ours(TEXTS) == plain(TEXTS)
-    assert ours.differs is None
+    assert ours.differing_text is None
     unseen = [*TEXTS[:5], "other", *TEXTS[6:]]
     assert ours(unseen) != plain(unseen)  # What is not compared is not found: the run's first difference is.
     seen = [*TEXTS[:1000], "other", *TEXTS[1001:]]
     with pytest.warns(UserWarning, match="tokenise them again"):
         assert ours(seen) == plain(seen)
-    assert ours.differs == "other"
+    assert ours.differing_text == "other"
     asked = ours(unseen)
     assert asked == plain(unseen)
 
@@ -235,8 +236,8 @@ def test_a_difference_later_is_seen_in_one_text_of_a_thousand(planted, folders):
 def test_a_battery_is_compared_before_any_text_is(planted, folders):
     ours = planted(lambda text: text.startswith("before [MASK]"))
     assert ours(TEXTS) == Ours(folders("minilm"), fast=False)(TEXTS)
-    assert ours.by.endswith("gives other ids for a text of scripts, special tokens or long words")
-    assert ours.differs is None  # No text had its ids.
+    assert ours.tokenised_by.endswith("gives other ids for a text of many scripts, special tokens or long words")
+    assert ours.differing_text is None  # No text had its ids.
 
 
 def test_where_tokie_fails_the_tokenizer_goes_on(planted, folders):
@@ -248,8 +249,25 @@ def test_where_tokie_fails_the_tokenizer_goes_on(planted, folders):
     ours, texts = planted(fail), [*TEXTS[:1], "failing", *TEXTS[2:]]
     ours(TEXTS)
     assert ours(texts) == Ours(folders("minilm"), fast=False)(texts)
-    assert ours.by.endswith("failed: a panic")
-    assert ours.differs is None
+    assert ours.tokenised_by.endswith("failed: a panic")
+    assert ours.differing_text is None
+
+
+def test_a_copy_is_compared_anew(folders):
+    ours = Ours(folders("minilm"))
+    tokens = ours(TEXTS)
+    copied = copy.deepcopy(ours)
+    assert copied.tokenised_by == NOT_ASKED
+    assert copied(TEXTS) == tokens
+    assert copied.tokenised_by == ours.tokenised_by
+
+
+def test_whoever_cannot_mend_a_difference_leaves_tokie(folders):
+    ours = Ours(folders("minilm"))
+    ours(TEXTS)
+    ours.leave_tokie()
+    ours(TEXTS)
+    assert ours.tokenised_by == "the tokenizer, since tokie was not wanted"
 
 
 def test_without_tokie_the_tokenizer_is_used_and_the_extra_named(monkeypatch, folders):
@@ -258,4 +276,4 @@ def test_without_tokie_the_tokenizer_is_used_and_the_extra_named(monkeypatch, fo
         FastTokenizer(AutoTokenizer.from_pretrained(folders("minilm")))
     ours = Ours(folders("minilm"))
     assert ours(TEXTS).ids[0][0] == 101
-    assert "tokie is not installed" in ours.by
+    assert "tokie is not installed" in ours.tokenised_by
