@@ -299,7 +299,7 @@ def test_a_finished_run_is_not_run_again_and_another_is_refused(finished, asked)
 def test_texts_that_are_lost_or_doubled_stop_the_run(monkeypatch, tmp_path, ids):
     count = np.arange(len(ids))
     found = laid_out(ids, count + 3, count * 0, [0])
-    monkeypatch.setattr(analysis.embed, "embed", lambda *_: 1)  # One of four is rejected: three are to be there.
+    monkeypatch.setattr(analysis.embed, "embed", lambda *_, **how: 1)  # One of four is rejected: three are to be there.
     monkeypatch.setattr(analysis, "layout", lambda *_: found)
     model = Model("tiny", "tiny", "", 64)
     run, index = Run(Storage(str(tmp_path)), [model], [], "2026-11-27"), SimpleNamespace(analysed=4, usable=4, rejected=0)
