@@ -49,8 +49,9 @@ GROUPS = {
         "Beside what else embeds",
         """200 Wikipedia paragraphs, cut at 256 tokens, through the real MiniLM in float32 on two threads: the backends of
         sentence-transformers, and onnxruntime and OpenVINO with our weights, exported, in batches of 32 of similar length
-        (fastembed is onnxruntime). The largest difference is to sentence-transformers' own backend; its OpenVINO backend computes in bfloat16
-        on a processor that has it, hence the difference and more than 100 %. None of them gives token moments, layers or a temperature.""",
+        (fastembed is onnxruntime). The largest difference is to sentence-transformers' own backend; its OpenVINO backend
+        computes in bfloat16 on a processor that has it, hence the difference and more than 100 %. None of them gives token
+        moments, layers or a temperature.""",
         "ratio to sentence-transformers",
     ),
     "overhead": Group(
