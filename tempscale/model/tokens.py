@@ -31,12 +31,12 @@ _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.spm"
 """Files of vocabularies; a folder with a tokenizer has at least one."""
 _LONGEST = 1 << 20
 """The largest window of a model that names none."""
-NOT_ASKED = "the tokenizer"
-"""What tokenises as long as no call had many texts."""
+NOT_ASKED, _NOT_WANTED = "the tokenizer", "the tokenizer, since tokie was not wanted"
+"""What tokenises as long as no call had many texts, and where tokie may not be asked."""
 _WORTH = 256
 """Texts of one call for which tokie is asked."""
 _FIRST, _EVERY = 1000, 1000
-"""Of the first call so many texts are compared with the tokenizer's own ids; then one in so many."""
+"""So many first texts are compared with the tokenizer's own ids; then one in so many."""
 
 
 class Tokenizer:
@@ -86,7 +86,7 @@ class Tokenizer:
         self.max_length = min(window or self.limit, self.limit)
         self.max_length = self.limit if max_length == LIMIT else self._checked(max_length)
         self._fast: FastTokenizer | None = None
-        self.tokenised_by = NOT_ASKED if fast else "the tokenizer, since tokie was not wanted"
+        self.tokenised_by = NOT_ASKED if fast else _NOT_WANTED
         """What tokenises many texts: tokie and its version, or the tokenizer and why."""
         self._compared = 0
         """Texts that were compared, up to the first thousand."""
@@ -262,10 +262,8 @@ class Tokenizer:
                 self._fast, self.tokenised_by, self._compared = fast, name, self._compared + len(compared)
                 return tokens
             differing = (text for text in compared if not self._agrees(fast, [text], limit, cut))
-            self.differing_text, self.tokenised_by = (
-                next(differing, compared[0]),
-                f"the tokenizer, since {name} gave other ids",
-            )
+            self.differing_text = next(differing, compared[0])
+            self.tokenised_by = f"the tokenizer, since {name} gave other ids"
             warnings.warn(
                 "tokie gave other ids than the tokenizer for the text in Tokenizer.differing_text, and is left; texts that "
                 "were tokenised before may have wrong ids: tokenise them again",
@@ -283,7 +281,7 @@ class Tokenizer:
 
     def leave_tokie(self) -> None:
         """Take no ids from tokie any longer: where a difference that is found late could not be mended."""
-        self._fast, self.tokenised_by = None, "the tokenizer, since tokie was not wanted"
+        self._fast, self.tokenised_by = None, _NOT_WANTED
 
     def _compared_with_battery(self, limit: int, cut: bool) -> tuple[FastTokenizer | None, str]:
         """Tokie, if it gives the tokenizer's own ids for a battery of texts; and what tokenises, with the reason."""
