@@ -20,7 +20,7 @@ from tempscale_jobs.runs.folder import Model
 from tempscale_jobs.runs.provenance import on_this_machine
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.steps.embed import Into, embed_shard
-from tempscale_jobs.workers.actor import ModelActor, tokenizer
+from tempscale_jobs.workers.actor import ModelActor, Tokenising, tokenizer
 
 pytestmark = pytest.mark.proof
 
@@ -189,13 +189,13 @@ def test_files_exchanged_between_loading_and_proof_are_noticed(model, tmp_path, 
 
 
 def test_a_tokenizer_is_proved_where_it_is_loaded(model):
-    known = of(model)
+    how = Tokenising(str(model), 64, "truncate", digest=of(model).settings)
     tokenizer.cache_clear()
-    assert tokenizer(str(model), 64, "truncate", digest=known.settings)(["a river"]).ids
+    assert tokenizer(how)(["a river"]).ids
     (model / "tokenizer_config.json").write_text((model / "tokenizer_config.json").read_text() + " ")
     tokenizer.cache_clear()
     with pytest.raises(OtherModel):
-        tokenizer(str(model), 64, "truncate", digest=known.settings)
+        tokenizer(how)
 
 
 # --- a hub name -------------------------------------------------------------------------------------------------------
