@@ -1,8 +1,8 @@
 """`python -m benchmarks [NAME …]` writes a table, a file in results/, and docs/dev/performance.md.
 
 Names: embedding, paragraphs, overhead, socm, cosine, stage, growth, workers, layers, gpu.
-tokenising, peers, mean_socm, reading, correcting, vectors, what_if, shrinking, verifying and million take minutes to hours
-and run only if they are named.
+tokenising, peers, mean_socm, reading, correcting, vectors, what_if, shrinking, verifying, wide and million take minutes to
+hours and run only if they are named.
 `python -m benchmarks render` measures nothing and writes the page again.
 """
 
@@ -29,6 +29,7 @@ ON_REQUEST = (
     "what_if",
     "shrinking",
     "verifying",
+    "wide",
     "million",
 )
 """Benchmarks that take long and run only if they are named."""
@@ -36,9 +37,9 @@ ON_REQUEST = (
 
 def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
     """The benchmarks by name, in the order of measurement."""
-    from benchmarks import correcting, cosine, embedding, gpu, gpu_embedding, growth, layers, mean_socm, million  # isort: skip
+    from benchmarks import correcting, cosine, embedding, gpu, gpu_embedding, gpu_shapes, growth, layers, mean_socm, million  # isort: skip
     from benchmarks import overhead, paragraphs, peers, reading, shrinking, socm, stage, tokenising, vectors, verifying  # isort: skip
-    from benchmarks import what_if, workers  # isort: skip
+    from benchmarks import what_if, wide, workers  # isort: skip
 
     return {
         "embedding": embedding.measure,
@@ -50,7 +51,7 @@ def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "growth": growth.measure,
         "workers": workers.measure,
         "layers": layers.measure,
-        "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure(), *layers.measure_gpu()],
+        "gpu": lambda: [*gpu.measure(), *gpu_embedding.measure(), *gpu_shapes.measure(), *layers.measure_gpu()],
         "tokenising": tokenising.measure,
         "peers": peers.measure,
         "mean_socm": mean_socm.measure,
@@ -60,6 +61,7 @@ def every() -> dict[str, Callable[[], list[dict[str, Any]]]]:
         "what_if": what_if.measure,
         "shrinking": shrinking.measure,
         "verifying": verifying.measure,
+        "wide": wide.measure,
         "million": million.measure,
     }
 

@@ -117,7 +117,7 @@ def tested(device: str, small: bool) -> tuple[bool, str]:
 
 def measures(device: str, small: bool) -> dict[str, Callable[[], Iterable[dict[str, Any]]]]:
     """The benchmarks of a GPU by what they measure."""
-    from benchmarks import gpu, gpu_embedding, layers
+    from benchmarks import gpu, gpu_embedding, gpu_shapes, layers
 
     pairs = device if device == "cuda" else "cpu:0"
     sizes = (30, 512) if small else (gpu.TEXTS, gpu.TILE)
@@ -125,6 +125,7 @@ def measures(device: str, small: bool) -> dict[str, Callable[[], Iterable[dict[s
     return {
         "pairs of texts": lambda: gpu.measure(pairs, *sizes),
         "embedding": lambda: gpu_embedding.measure(device, *texts),
+        "shapes, threads, storage": lambda: gpu_shapes.measure(device, small),
         "layers": lambda: [layers.on_device(device, 1 if small else 60)],
     }
 

@@ -50,6 +50,11 @@ def measure() -> list[dict[str, Any]]:
 
 
 def operations(config: Any, lengths: list[int]) -> float:
-    """The float operations of a BERT's matrix products, without padding."""
+    """The float operations of a transformer's matrix products, without padding: an encoder's, or a gated decoder's."""
     d, inner, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
-    return float(sum(layers * (2 * n * (4 * d * d + 2 * d * inner) + 4 * n * n * d) for n in lengths))
+    head = getattr(config, "head_dim", None) or d // config.num_attention_heads
+    queries, of_keys = head * config.num_attention_heads, getattr(config, "num_key_value_heads", None)
+    is_decoder = of_keys is not None
+    weights = d * (2 * queries + 2 * head * (of_keys or config.num_attention_heads)) + (2 + is_decoder) * d * inner
+    pairs = 2 if is_decoder else 4  # A token of a decoder sees half of the others.
+    return float(sum(layers * (2 * n * weights + pairs * n * n * queries) for n in lengths))

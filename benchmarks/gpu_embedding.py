@@ -20,6 +20,10 @@ from benchmarks.embedding import operations
 from benchmarks.gpu import DTYPES, dense, seconds_of
 
 TEXTS, BATCHES, BUDGETS = 10_000, (32, 128, 512), (65_536, 262_144)
+WORDS = [
+    "river", "bridge", "winter", "market", "engine", "garden", "paper", "silver", "theory", "number", "city", "music",
+    "water", "language", "history",
+]  # fmt: skip
 SECONDS = 2.0
 """What one pass of the slowest method may take: on a slower card fewer texts are embedded."""
 
@@ -37,25 +41,7 @@ def measure(
     from tempscale import Encoder
     from tempscale.model.checkpoint import default_model
 
-    generator, folder = random.Random(0), default_model()
-    words = [
-        "river",
-        "bridge",
-        "winter",
-        "market",
-        "engine",
-        "garden",
-        "paper",
-        "silver",
-        "theory",
-        "number",
-        "city",
-        "music",
-        "water",
-        "language",
-        "history",
-    ]
-    corpus = [" ".join(generator.choices(words, k=max(3, int(generator.lognormvariate(4, 0.8))))) for _ in range(count)]
+    folder, corpus = default_model(), random_texts(count)
     peers = {}
     for dtype in ("float32", "bfloat16"):
         peers[dtype] = SentenceTransformer(folder, device=device, model_kwargs={"dtype": getattr(torch, dtype)})
@@ -98,6 +84,12 @@ def measure(
             {"what": what, "rate": sum(lengths) / s, "unit": "tokens/s", "ratio": first / s, "dense_rate": rates[dtype]}
             | {"limit_share": operations(plain.model.config, lengths) / s / rates[dtype], "least_cosine": cosines.get(what)}
         )
+
+
+def random_texts(count: int) -> list[str]:
+    """Texts of a few to hundreds of words."""
+    generator = random.Random(0)
+    return [" ".join(generator.choices(WORDS, k=max(3, int(generator.lognormvariate(4, 0.8))))) for _ in range(count)]
 
 
 def affordable(device: str, count: int, embed: Callable[[int], object]) -> int:

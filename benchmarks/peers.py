@@ -7,7 +7,8 @@ They are not among tempscale's extras, and two want transformers 4, so that they
     PEERS/bin/pip install 'sentence-transformers[onnx,openvino]' 'transformers<5'
     PEERS_PYTHON=PEERS/bin/python python -m benchmarks peers
 
-measures those that are installed, text for text, on two threads; one that cannot be loaded says why. Not here: infinity,
+measures those that are installed, text for text, on two threads; one that cannot be loaded says why. The memory of each is
+the peak of a process that loads it and embeds the texts once, with all that it imports. Not here: infinity,
 which runs sentence-transformers' own model behind a queue (0.0.78 fails with transformers 5, and waited without end with 4),
 and vLLM's pooling, which has no wheel for a CPU.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -35,7 +37,7 @@ Encode = Callable[[list[str]], np.ndarray]
 
 
 def measure() -> list[dict[str, Any]]:
-    """Tokens a second of each, and the largest difference of a coordinate from sentence-transformers' own backend."""
+    """Tokens a second, memory, and the largest difference of a coordinate from sentence-transformers' own backend."""
     from benchmarks.paragraphs import paragraphs
     from tempscale import Encoder
     from tempscale.model.checkpoint import default_model
@@ -43,17 +45,19 @@ def measure() -> list[dict[str, Any]]:
     corpus, folder = paragraphs(COUNT)[0], default_model()
     ours = Encoder.load(folder, device="cpu")
     lengths = ours.tokenizer(corpus).lengths
-    with tempfile.TemporaryDirectory() as place:
-        methods = dict(_loaded(folder, Path(place)))
-        methods["tempscale"] = lambda texts: ours.encode(texts, moments=False).embeddings.numpy()
-        methods["tempscale + token moments"] = lambda texts: ours.encode(texts).embeddings.numpy()
-        measured = _timed(methods, corpus) | _elsewhere(folder, corpus, Path(place))
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        (place / "corpus.json").write_text(json.dumps({"folder": folder, "corpus": corpus}))
+        measured = _measured(sys.executable, place)
+        if (python := os.environ.get("PEERS_PYTHON")) is not None:
+            measured |= {f"{name}, transformers 4": own for name, own in _measured(python, place).items()}
     limit = operations(ours.model.config, lengths) / gemm_rate(THREADS)
-    first, vectors = next(iter(measured.values()))
+    first, vectors, _ = next(iter(measured.values()))
     return [
         {"what": name, "rate": sum(lengths) / s, "unit": "tokens/s", "ratio": first / s, "limit_share": limit / s}
         | ({"largest_difference": float(np.abs(own - vectors).max())} if own is not vectors else {})
-        for name, (s, own) in measured.items()
+        | {"peak_memory_bytes": peak}
+        for name, (s, own, peak) in measured.items()
     ]
 
 
@@ -65,28 +69,36 @@ def _timed(methods: dict[str, Encode], corpus: list[str]) -> dict[str, tuple[flo
         return {name: (s, methods[name](corpus)) for name, s in zip(methods, seconds, strict=True)}
 
 
-def _elsewhere(folder: str, corpus: list[str], place: Path) -> dict[str, tuple[float, np.ndarray]]:
-    """The same of the peers in the environment that PEERS_PYTHON names."""
-    if (python := os.environ.get("PEERS_PYTHON")) is None:
-        return {}
-    (place / "corpus.json").write_text(json.dumps({"folder": folder, "corpus": corpus}))
+def _measured(python: str, place: Path) -> dict[str, tuple[float, np.ndarray, int]]:
+    """Seconds, vectors and peak memory of each method that an environment has: first all in one process, in turns."""
     subprocess.run([python, "-m", "benchmarks.peers", str(place)], check=True)
     with np.load(place / "vectors.npz") as vectors:
         seconds = json.loads((place / "seconds.json").read_text())
-        return {f"{name}, transformers 4": (s, vectors[name]) for name, s in seconds.items()}
+        return {name: (s, vectors[name], _peak(python, place, name)) for name, s in seconds.items()}
 
 
-def _run_elsewhere(place: Path) -> None:
-    """Measure what is installed here, for another environment."""
+def _peak(python: str, place: Path, name: str) -> int:
+    """The most memory of a process that loads one method and embeds the texts once."""
+    command = [python, "-m", "benchmarks.peers", str(place), name]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+
+
+def _main(place: Path, name: str | None = None) -> None:
+    """Time every method that is installed here; or embed by one of them, and print this process's peak memory."""
     asked = json.loads((place / "corpus.json").read_text())
+    if name is not None:
+        torch.set_num_threads(THREADS)
+        _loaders(asked["folder"], place)[name]()(asked["corpus"])
+        print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return
     measured = _timed(dict(_loaded(asked["folder"], place)), asked["corpus"])
     vectors: Any = {name: vectors for name, (_, vectors) in measured.items()}
     np.savez(place / "vectors.npz", **vectors)
     (place / "seconds.json").write_text(json.dumps({name: s for name, (s, _) in measured.items()}))
 
 
-def _loaded(folder: str, place: Path) -> Iterator[tuple[str, Encode]]:
-    """The peers that are installed, by name."""
+def _loaders(folder: str, place: Path) -> dict[str, Callable[[], Encode]]:
+    """Functions that load each method, by name."""
     backends = {f"sentence-transformers, {name}": name for name in ("torch", "onnx", "openvino")}
     loaders: dict[str, Callable[[], Encode]] = {
         name: lambda backend=backend: _sentence_transformers(folder, backend, place)  # type: ignore[misc]
@@ -94,7 +106,14 @@ def _loaded(folder: str, place: Path) -> Iterator[tuple[str, Encode]]:
     }
     loaders["onnxruntime, as fastembed"] = lambda: _onnxruntime(_exported(folder, place), folder)
     loaders["OpenVINO itself"] = lambda: _openvino(_exported(folder, place), folder)
-    for name, load in loaders.items():
+    loaders["tempscale"] = lambda: _tempscale(folder, moments=False)
+    loaders["tempscale + token moments"] = lambda: _tempscale(folder, moments=True)
+    return loaders
+
+
+def _loaded(folder: str, place: Path) -> Iterator[tuple[str, Encode]]:
+    """The methods that are installed, by name."""
+    for name, load in _loaders(folder, place).items():
         try:
             encode = load()
             encode(["a text", "another, which is longer"])
@@ -102,6 +121,13 @@ def _loaded(folder: str, place: Path) -> Iterator[tuple[str, Encode]]:
             print(f"{name}: not measured, {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
         else:
             yield name, encode
+
+
+def _tempscale(folder: str, moments: bool) -> Encode:
+    from tempscale import Encoder
+
+    encoder = Encoder.load(folder, device="cpu")
+    return lambda texts: encoder.encode(texts, moments=moments).embeddings.numpy()
 
 
 def _sentence_transformers(folder: str, backend: Any, place: Path) -> Encode:
@@ -180,4 +206,4 @@ def _openvino(file: Path, folder: str) -> Encode:
 
 
 if __name__ == "__main__":
-    _run_elsewhere(Path(sys.argv[1]))
+    _main(Path(sys.argv[1]), *sys.argv[2:])

@@ -77,7 +77,7 @@ def _socm() -> dict[str, Any]:
             run.storage.write_table(run.part("factors", run.models[0], run.temperatures[0], number), table)
 
     def work(scope: Embedded, stage: Stage) -> None:
-        socm.all_pairs(scope, scope.run.temperatures[0], socm.Folders(), stage)
+        socm.all_pairs(scope, scope.run.temperatures[0], stage)
 
     pairs = len(chosen) * (len(chosen) - 1) // 2
     seconds, memory, started = _stage(prepare, work, len(chosen))

@@ -101,7 +101,7 @@ QUESTIONS = {
     "socm_pairs": ("Which ten pairs are the most collapsed?", '.filter(pl.col("ranking") == "socm", pl.col("rank") <= 10)'),
     "socm_search": (
         "Which share of all pairs had to be computed?",
-        '.select("ranking", pl.col("kept_by_frobenius") / pl.col("pairs"))',
+        '.select("ranking", pl.col("kept_by_factors") / pl.col("pairs"))',
     ),
     "socm_scatter": (
         "How many pairs are in each band of d_Σ?",

@@ -202,6 +202,41 @@ NUMBERS = Subject(
     ),
 )
 
+BOUNDS = Subject(
+    "the most collapsed pairs by bounds",
+    ("tests/tempscale/second_order/test_bounds.py", "tests/jobs/steps/test_factor_pairs.py"),
+    of(
+        f"{SCIENCE}/second_order/bounds.py",
+        (
+            "d_sigma_bound",
+            "(trace[first] + trace[second] - 2 * norms) / 4",
+            "(trace[first] + trace[second] - 3 * norms) / 4",
+        ),
+        ("d_sigma_bound", "factor[:rows]", "factor[-rows:]"),
+    )
+    + of(
+        f"{SCIENCE}/second_order/nuclear.py",
+        (
+            "principal_rows",
+            "torch.linalg.eigh(wide @ wide.mT).eigenvectors.flip(1)",
+            "torch.linalg.eigh(wide @ wide.mT).eigenvectors",
+        ),
+        ("principal_rows", "axes.mT @ wide", "axes @ wide"),
+    )
+    + of(
+        f"{JOBS}/steps/factor_pairs.py",
+        ("most_collapsed", "max(thresholds[ranking], float(measured.min()))", "thresholds[ranking]"),
+        (
+            "most_collapsed",
+            "max(thresholds[ranking], float(measured.min()))",
+            "max(thresholds[ranking], float(measured.max()))",
+        ),
+        ("most_collapsed", "len(first) == analysis.worst_pairs", "True"),
+        ("most_collapsed", "np.argsort(-most, kind=...)", "np.argsort(most, kind=...)"),
+        ("most_collapsed", "len(places) <= _FEW * analysis.worst_pairs", "False"),
+    ),
+)
+
 ERRORS = Subject(
     "standard errors",
     (
@@ -1578,6 +1613,6 @@ CENTRE_BY = Subject(
 )
 
 SUBJECTS = (
-    SWAP, VERIFY, BY_GROUP, SOURCES, SERVED, GATE, NUMBERS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
+    SWAP, VERIFY, BY_GROUP, SOURCES, SERVED, GATE, NUMBERS, BOUNDS, ERRORS, GROUPS, CACHE, LOCKS, STORAGE, MENDING, DAMAGED_NIGHTS, REREAD, RESUMED, EXCHANGE, REJECTED, ESCAPES, BELOW, LOADED, ENDS,
     BOMBS, DEVICES, TOGETHER, ACTORS, MODELS, FINDINGS, ADVICE, NAMED, CENTRE_BY, AGAIN,
 )  # fmt: skip

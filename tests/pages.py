@@ -111,7 +111,7 @@ def tables_of(
             rows[PREFIX_PROBE].append(own | {"prefix_tokens": tokens, "texts": 31} | measured("cosine_mean", value, 0.004))
         if has_socm:
             for ranking in ("socm", "same_mean"):
-                bounds = {"threshold": 0.9, "pairs": 7140, "kept_by_traces": 456, "kept_by_frobenius": 78, "texts": 90}
+                bounds = {"threshold": 0.9, "pairs": 7140, "kept_by_traces": 456, "kept_by_factors": 78, "texts": 90}
                 rows[SOCM_SEARCH].append(own | {"ranking": ranking} | bounds)
                 figures = {"d_mu": 0.4, "d_sigma": 1.3, "socm": 0.987, "cosine": 0.2}
                 rows[SOCM_PAIRS].append(own | both | {"over": "corpus", "ranking": ranking, "rank": 1} | figures)

@@ -1,18 +1,26 @@
-"""Select the pairs that a cheap bound cannot rule out, from a block of cosines directly after its matrix product.
+"""Rule out pairs of texts that cannot be among the most collapsed: from their traces alone, then from a few rows of factors.
 
 Since d_Σ ≤ (tr Σ_1 + tr Σ_2)/4 and 1 − d_μ = (1 + cos)/2, a pair can be among the most collapsed only if
 
     ((1 + cos)/2)^α · ((tr Σ_1 + tr Σ_2)/4)^β ≥ θ        (ranking `socm`)
     cos ≥ c and (tr Σ_1 + tr Σ_2)/4 ≥ θ'                 (ranking `same_mean`: largest d_Σ among pairs of high cosine)
 
-for thresholds θ, θ' that enough known pairs reach.
+for thresholds θ, θ' that enough known pairs reach. `survivors` selects these from a block of cosines, directly after its
+matrix product.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from tempscale.compiled import compiled
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
+    from torch import Tensor
 
 # numba notices a change of this file only; lanes.py and compiled.py: b07b0cab0b6b
 
@@ -61,6 +69,28 @@ def survivors(
         return np.empty((0, 2), np.int32), np.empty(0, np.float32), np.empty(0, np.uint8)
     places, cosines, ranking = (np.concatenate(part) for part in zip(*parts, strict=True))
     return places, cosines, ranking
+
+
+def d_sigma_bound(
+    factors: Sequence[Float[Tensor, "rank dim"]], first: np.ndarray, second: np.ndarray, rows: int
+) -> Float[np.ndarray, " pair"]:
+    """No less than d_Σ of listed pairs, from the first rows of factors: d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖P_kF_1(P_kF_2)ᵀ‖_*)/4.
+
+    Args:
+        factors: covariance factors (rank_i, d) from `nuclear.principal_rows`.
+        first, second: indices of each pair into `factors`, (pairs,).
+        rows: k. Factors of at most so many rows give d_Σ itself.
+
+    Returns:
+        Float64 (pairs,), ≥ 0; as precise as `nuclear.paired_nuclear_norms`.
+    """
+    from tempscale.second_order.nuclear import paired_nuclear_norms
+    from tempscale.second_order.socm import traces
+
+    trace = traces(factors).numpy()
+    norms = paired_nuclear_norms([factor[:rows] for factor in factors], first.tolist(), second.tolist()).numpy()
+    bounds: np.ndarray = np.maximum((trace[first] + trace[second] - 2 * norms) / 4, 0.0)
+    return bounds
 
 
 @compiled

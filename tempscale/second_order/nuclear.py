@@ -250,27 +250,22 @@ def _square_work(ranks: np.ndarray) -> float:
     return work
 
 
-def pair_frobenius(factors: Factors, first: np.ndarray, second: np.ndarray) -> Float[np.ndarray, " pair"]:
-    """‖F_iF_jᵀ‖_F ≤ ‖F_iF_jᵀ‖_* of listed pairs, from the product alone, without singular values.
+def principal_rows(factor: Float[Tensor, "rank dim"]) -> Float[Tensor, "rank dim"]:
+    """Another factor UᵀF of the same covariance Σ = FᵀF, whose rows are its principal axes, the longest first.
 
-    Therefore d_Σ ≤ (tr Σ_i + tr Σ_j − 2‖F_iF_jᵀ‖_F)/4.
+    Without its last rows, P_kF, a factor gives a lower bound of each norm with another text, because no projection makes a
+    nuclear norm larger: ‖F_1F_2ᵀ‖_* ≥ ‖P_kF_1(P_kF_2)ᵀ‖_*. Few rows give most of it; see `bounds.d_sigma_bound`.
 
     Args:
-        factors: covariance factors (rank_i, d).
-        first, second: indices of each pair into `factors`, (pairs,).
+        factor: a covariance factor (rank, d).
 
     Returns:
-        Float64 (pairs,), ≥ 0; 0 if a factor has no row. Products are in the factors' precision.
+        As many rows, in the factor's precision; U is computed in float64.
     """
-    norms = np.zeros(len(first))
-    ranks = _ranks(factors)
-    for text, places in _by_first(first):
-        nonzero = places[(ranks[second[places]] > 0) & (ranks[text] > 0)]
-        if len(nonzero):
-            product = factors[text] @ torch.cat([factors[j] for j in second[nonzero]]).mT
-            starts = np.concatenate([[0], np.cumsum(ranks[second[nonzero]])[:-1]])
-            norms[nonzero] = np.sqrt(np.add.reduceat(product.double().square().sum(0).cpu().numpy(), starts))
-    return norms
+    wide = factor.double()
+    axes = torch.linalg.eigh(wide @ wide.mT).eigenvectors.flip(1)
+    rows: Tensor = (axes.mT @ wide).to(factor.dtype)
+    return rows
 
 
 def _by_first(first: np.ndarray) -> list[tuple[int, np.ndarray]]:

@@ -56,8 +56,9 @@ DOCUMENTED = (
     "second_order.socm second_order.moments.covariance_factor second_order.moments.token_sums "
     "second_order.moments.TokenMoments second_order.moments.TokenSums second_order.moments.Scatter "
     "second_order.nuclear.cross_nuclear_norms second_order.nuclear.all_nuclear_norms "
-    "second_order.nuclear.paired_nuclear_norms second_order.nuclear.pair_frobenius second_order.bidiagonal.nuclear_norms "
-    "second_order.polar.nuclear_norms second_order.bounds.survivors second_order.bounds.SLACK collapse.length "
+    "second_order.nuclear.paired_nuclear_norms second_order.nuclear.principal_rows second_order.bidiagonal.nuclear_norms "
+    "second_order.polar.nuclear_norms second_order.bounds.survivors second_order.bounds.d_sigma_bound "
+    "second_order.bounds.SLACK collapse.length "
     "collapse.neighbours collapse.exposure collapse.cosine collapse.aggregates stats.errors stats.dyads stats.paired "
     "stats.correlation stats.enough layers.observe layers.spectrum layers.contraction choosing.by_length choosing.by_layer"
 )

@@ -289,7 +289,7 @@ def _first(model: _Model, table: str, ranking: str | None = None) -> list[Row]:
 def _searched(model: _Model, ranking: str) -> list[str]:
     return [
         f"{row['temperature']}: of all {count(row['pairs'], 'pair')} of the corpus, {row['kept_by_traces']:,} passed the "
-        f"bound by traces and {row['kept_by_frobenius']:,} the bound by Frobenius norms; these were computed exactly."
+        f"bound by traces and {row['kept_by_factors']:,} the bounds by covariances; these were computed exactly."
         for row in model.tables["socm_search"].filter(ranking=ranking).to_dicts()
     ]
 

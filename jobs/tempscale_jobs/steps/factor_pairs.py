@@ -12,15 +12,20 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.steps import factors as factor_parts
-from tempscale_jobs.steps.socm_tables import PairValues
+from tempscale_jobs.steps.socm_tables import Named, PairValues, best
 from tempscale_jobs.workers.cluster import Cluster
 from tempscale_jobs.workers.dispatch import Piece, run_tasks
 
 _GROUP_TEXTS, _GROUP_ROWS = 2048, 1 << 16
 """Most texts of one side of a task, and most rows of their factors together: 100 MB at 384 dimensions."""
-
+_TASK_PAIRS = 1 << 16
+"""Most pairs of a task."""
 _AT_ONCE = 4096
 """Pairs whose means are in memory together."""
+_ROWS = (64, 128, 256)
+"""Rows of a factor that bound its pairs, round by round. Of texts of 512 tokens they leave 31, 3 and 0.3 % (all-MiniLM)."""
+_FEW = 4
+"""Up to so many times the wanted pairs are measured without bounds."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +69,16 @@ class PairPlaces(NamedTuple):
         return PairPlaces(self.ids, self.first[chosen], self.second[chosen])
 
 
-def exact_pairs(cluster: Cluster, files: FactorFiles, wanted: PairPlaces, analysis: Analysis) -> PairValues:
-    """d_μ, d_Σ and SOCM of listed pairs."""
+def pair_values(
+    cluster: Cluster, files: FactorFiles, wanted: PairPlaces, analysis: Analysis, rows: int | None = None
+) -> PairValues:
+    """d_μ, d_Σ and SOCM of listed pairs; with `rows`, no less than d_Σ and SOCM, from so many rows of each factor."""
     import torch
 
     from tempscale.second_order.socm import socm_value
 
     d_mu, d_sigma = np.empty(len(wanted.first)), np.empty(len(wanted.first))
-    for places, (mu, sigma) in _by_group(cluster, files, wanted, "exact", analysis.socm_regularization):
+    for places, (mu, sigma) in _by_group(cluster, files, wanted, rows, analysis.socm_regularization):
         d_mu[places], d_sigma[places] = mu, sigma
     value = socm_value(torch.from_numpy(d_mu), torch.from_numpy(d_sigma), analysis.socm_alpha, analysis.socm_beta).numpy()
     return PairValues(wanted.first, wanted.second, d_mu, d_sigma, value)
@@ -82,28 +89,68 @@ class Candidates(NamedTuple):
 
     pairs: np.ndarray
     """Whether each pair is one, as booleans."""
-    threshold: float
-    """The value that a pair of the ranking reaches."""
+    threshold: float = 0.0
+    """A value that enough pairs are known to reach."""
 
 
-def bounded(
+class Ranked(NamedTuple):
+    """The pairs that no bound rules out."""
+
+    places: np.ndarray
+    """Their places among the pairs that were asked for."""
+    values: PairValues
+    left: dict[str, np.ndarray]
+    """Whether each is left in a ranking, as booleans."""
+
+    def scores(self, ranking: str) -> np.ndarray:
+        """The values of those that are left in a ranking."""
+        scores: np.ndarray = self.values.by(ranking)[self.left[ranking]]
+        return scores
+
+    def best(self, ranking: str, cosine: np.ndarray, texts: Named, size: int) -> list[dict[str, Any]]:
+        """The rows of a ranking; `cosine` is that of all pairs that were asked for."""
+        own = self.left[ranking]
+        return best(self.values.some(own), cosine[self.places][own], self.scores(ranking), texts, size)
+
+
+def most_collapsed(
     cluster: Cluster, files: FactorFiles, wanted: PairPlaces, candidates: dict[str, Candidates], analysis: Analysis
-) -> dict[str, np.ndarray]:
-    """The pairs of each ranking whose bound d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖F_1F_2ᵀ‖_F)/4 still reaches the threshold."""
+) -> Ranked:
+    """Measure the pairs of each ranking that bounds do not rule out; its `worst_pairs` best ones are among them.
+
+    The factors in `files` have principal rows. In each round more of their rows decide: the best pairs by their bounds are
+    measured, which may raise the threshold, and the pairs whose bound is below it are left out.
+    """
     from tempscale.second_order.bounds import SLACK
 
-    most, d_mu = np.empty(len(wanted.first)), np.empty(len(wanted.first))
-    for places, (mu, bound) in _by_group(cluster, files, wanted, "bound", 0.0):
-        d_mu[places], most[places] = mu, bound
-    value = (1 - d_mu) ** analysis.socm_alpha * most**analysis.socm_beta
-    scores = {"socm": value, "same_mean": most}
-    return {name: entry.pairs & (scores[name] >= entry.threshold * (1 - SLACK)) for name, entry in candidates.items()}
+    left = {ranking: np.flatnonzero(candidate.pairs) for ranking, candidate in candidates.items()}
+    thresholds = {ranking: candidate.threshold for ranking, candidate in candidates.items()}
+    for rows in _ROWS:
+        places = _of_any(left)
+        if len(places) <= _FEW * analysis.worst_pairs:
+            break
+        bounds = pair_values(cluster, files, wanted.some(places), analysis, rows)
+        for ranking, own in left.items():
+            most = bounds.by(ranking)[np.searchsorted(places, own)]
+            first = own[np.argsort(-most, kind="stable")[: analysis.worst_pairs]]
+            if len(first) == analysis.worst_pairs:
+                measured = pair_values(cluster, files, wanted.some(first), analysis).by(ranking)
+                thresholds[ranking] = max(thresholds[ranking], float(measured.min()))
+            left[ranking] = own[most >= thresholds[ranking] * (1 - SLACK)]
+    places = _of_any(left)
+    values = pair_values(cluster, files, wanted.some(places), analysis)
+    return Ranked(places, values, {ranking: np.isin(places, own) for ranking, own in left.items()})
+
+
+def _of_any(left: dict[str, np.ndarray]) -> np.ndarray:
+    """The places of the pairs of all rankings, each once."""
+    return np.unique(np.concatenate(list(left.values())))
 
 
 def _by_group(
-    cluster: Cluster, files: FactorFiles, pairs: PairPlaces, method: str, epsilon: float
+    cluster: Cluster, files: FactorFiles, pairs: PairPlaces, rows: int | None, epsilon: float
 ) -> Iterator[tuple[np.ndarray, Any]]:
-    """Run one task for every two groups of parts that have a pair; yield the pairs' places and results."""
+    """Run tasks for every two groups of parts that have a pair; yield the pairs' places and results."""
     ids, first, second = pairs
     if not len(first):
         return
@@ -112,16 +159,17 @@ def _by_group(
     first_group, second_group = group[located[first, 0]], group[located[second, 0]]
     cell = first_group * (int(group.max()) + 1) + second_group
     order = np.argsort(cell, kind="stable")
-    cells, starts = np.unique(cell[order], return_index=True)
-    members = np.split(order, starts[1:])
+    _, starts = np.unique(cell[order], return_index=True)
+    cells = np.split(order, starts[1:])
+    members = [places for own in cells for places in np.array_split(own, -(-len(own) // _TASK_PAIRS))]
 
     def pieces() -> Iterator[Piece]:
-        """The pairs of every two groups; their ids are collected when the piece is submitted."""
-        for k in cluster.ordered(sorted(range(len(cells)), key=lambda k: -len(members[k]))):
+        """Pairs of two groups each; their ids are collected when the piece is submitted."""
+        for k in cluster.ordered(sorted(range(len(members)), key=lambda k: -len(members[k]))):
             places = members[k]
             a, b = int(first_group[places[0]]), int(second_group[places[0]])
             names = [tuple(files.names[p] for p in np.flatnonzero(group == g)) for g in (a, b)]
-            arguments = (files.root, tuple(names), (ids[first[places]], ids[second[places]]), method, epsilon)
+            arguments = (files.root, tuple(names), (ids[first[places]], ids[second[places]]), rows, epsilon)
             yield Piece(k, arguments, f"pairs of factors {k}", cost=float(len(places)))
 
     for piece, values in run_tasks(cluster, _work, pieces()):
@@ -129,13 +177,13 @@ def _by_group(
 
 
 def _work(
-    root: str, groups: tuple[tuple[str, ...], ...], pairs: tuple[np.ndarray, np.ndarray], method: str, epsilon: float
+    root: str, groups: tuple[tuple[str, ...], ...], pairs: tuple[np.ndarray, np.ndarray], rows: int | None, epsilon: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """d_μ, and d_Σ (`method` is "exact") or its Frobenius bound, of pairs of ids of two groups of parts."""
+    """d_μ, and d_Σ or its bound from `rows` rows, of pairs of ids of two groups of parts."""
     import torch
 
-    from tempscale.second_order.nuclear import pair_frobenius
-    from tempscale.second_order.socm import socm_pairs, traces
+    from tempscale.second_order.bounds import d_sigma_bound
+    from tempscale.second_order.socm import socm_pairs
 
     torch.set_num_threads(1)
     place, means, factors = dict[str, int](), list[Any](), list[Any]()
@@ -150,13 +198,13 @@ def _work(
     used_factors = [factors[k] for k in used]
     i, j = inverse[: len(i)], inverse[len(i) :]
     mean = torch.cat(means)[torch.from_numpy(used)]
-    if method == "exact":
+    if rows is None:
         values = socm_pairs(mean, used_factors, i.tolist(), j.tolist(), regularization=epsilon)
         return values.d_mu.numpy(), values.d_sigma.numpy()
-    trace, unit = traces(used_factors).numpy(), mean.double().numpy()
+    unit = mean.double().numpy()
     cuts = [slice(start, start + _AT_ONCE) for start in range(0, len(i), _AT_ONCE)]
     d_mu = np.minimum(np.concatenate([_squares(unit[i[cut]] - unit[j[cut]]) for cut in cuts]) / 4, 1.0)
-    return d_mu, np.maximum((trace[i] + trace[j] - 2 * pair_frobenius(used_factors, i, j)) / 4, 0.0)
+    return d_mu, d_sigma_bound(used_factors, i, j, rows)
 
 
 def _squares(rows: np.ndarray) -> np.ndarray:

@@ -17,6 +17,8 @@ from tempscale_jobs.tables import audit, parts
 from tempscale_jobs.workers import actor
 from tempscale_jobs.workers.dispatch import missing
 
+SAMPLED = "factors"
+"""The folder of the sample's factors."""
 CHUNK, _FEWEST, _PARTS = 32, 8, 16
 """The most texts of a part, which have similar lengths and so similar ranks; the fewest, and the least number of parts, so
 that all workers have some.
@@ -26,11 +28,14 @@ that all workers have some.
 def collect_sample(scope: Embedded, wanted: Sequence[str]) -> None:
     """Write the covariance factors of a sample of texts, for all of its pairs."""
     with scope.journal.stage(scope.named("covariance factors"), len(wanted)) as stage:
-        stage.note = f"{collect(scope, wanted, 'factors', stage):,} sampled texts"
+        stage.note = f"{collect(scope, wanted, SAMPLED, stage):,} sampled texts"
 
 
 def collect(scope: Embedded, wanted: Iterable[str], kind: str, stage: Stage) -> int:
-    """Write the covariance factors of the wanted texts, under every temperature, to the folder `kind`; count the texts."""
+    """Write the covariance factors of the wanted texts, under every temperature, to the folder `kind`; count the texts.
+
+    Unless they are of the sample whose pairs are all computed, the factors have principal rows.
+    """
     run, texts = scope.run, scope.texts
     tokens = {text_id: int(texts.tokens[place]) for text_id, place in texts.where(wanted).items()}
     sample = sorted(tokens, key=lambda text_id: (tokens[text_id], text_id))
@@ -53,8 +58,16 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table, kind: s
         with worker.noting(f"{kind.rpartition('/')[2]} {number} under τ {temperature.slug}"):
             out = worker.encoder.encode_tokens(tokens, moments=False, factors=True, role=actor.ROLE, padded=padded)
         assert out.factors is not None
-        table = factor_table(work.column("text_id"), out.tokens.tolist(), out.factors)
+        factors = out.factors if kind == SAMPLED else with_principal_rows(out.factors)
+        table = factor_table(work.column("text_id"), out.tokens.tolist(), factors)
         worker.storage.write_table(worker.part(kind, temperature, number), table)
+
+
+def with_principal_rows(moments: Sequence[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The (unit mean, factor) of each text, for bounds from the first rows."""
+    from tempscale.second_order.nuclear import principal_rows
+
+    return [(mean, principal_rows(factor)) for mean, factor in moments]
 
 
 def factor_table(ids: Any, tokens: Sequence[int], moments: Sequence[tuple[Any, Any]]) -> pa.Table:

@@ -5,22 +5,20 @@ Pairs inside groups are too few for a ranking. A pair of large d_Σ needs texts 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from tempscale.temperature.schedule import Temperature
-from tempscale_jobs.runs.pace import Pace
-from tempscale_jobs.steps import factors, groups, socm, socm_tables
+from tempscale_jobs.steps import factors, groups, socm_tables
+from tempscale_jobs.steps.factor_pairs import Candidates, FactorFiles, PairPlaces, most_collapsed
 from tempscale_jobs.steps.group_tables import MeasuredGroups
 from tempscale_jobs.steps.scope import Embedded
-from tempscale_jobs.steps.socm_tables import Sample
+from tempscale_jobs.steps.socm_tables import Named
 from tempscale_jobs.tables.audit import SOCM_PAIRS
 
-_FACTORS, _TILES = "partials/largest", "partials/largest_pairs"
-"""The folders of these texts' factors and of their pairs, until they are ranked."""
-_TILE_TEXTS = 32
-"""Texts on a side of a tile: there are ten tiles, so that several workers have some."""
+_FACTORS = "partials/largest"
+"""The folder of these texts' factors, until their pairs are ranked."""
 
 
 def collect(scope: Embedded, dealt: int) -> None:
@@ -44,27 +42,32 @@ def _file(scope: Embedded, temperature: Temperature) -> str:
 
 def rank(scope: Embedded, temperature: Temperature, dealt: int) -> None:
     """Write socm_pairs of one temperature, from the texts of `dealt` groups."""
-    run, model, name = scope.run, scope.model, _file(scope, temperature)
-    texts = sum(map(run.storage.rows, run.storage.list(run.place(_FACTORS, model, temperature))))
-    step = scope.named("worst pairs", temperature)
-    with scope.journal.stage(step, texts * (texts - 1) // 2, "pairs", Pace(1.0)) as stage:
+    run, name = scope.run, _file(scope, temperature)
+    with scope.journal.stage(scope.named("worst pairs", temperature)) as stage:
         ids = chosen(groups.read(scope, temperature, dealt), scope.analysis.socm_ranked)
         if not run.storage.exists(name):
-            measured = socm.all_pairs(scope, temperature, socm.Folders(_FACTORS, _TILES, _TILE_TEXTS), stage)
-            sample = _of(measured, np.flatnonzero(np.isin(measured.ids, ids)))
-            places = scope.texts.places(sample.ids.tolist())
-            vectors = scope.embeddings(temperature, places)
-            rows = socm_tables.ranked(sample, vectors, scope.analysis.worst_pairs, "largest_trace")
-            key = run.key(model, temperature)
-            run.storage.write_table(name, SOCM_PAIRS.build_rows([key | row for row in rows]))
-        for kind in (_FACTORS, _TILES):
-            run.storage.remove(run.place(kind, model, temperature))
+            key = run.key(scope.model, temperature)
+            rows = [key | {"over": "largest_trace"} | row for row in _ranked(scope, temperature, ids)]
+            run.storage.write_table(name, SOCM_PAIRS.build_rows(rows))
+        run.storage.remove(run.place(_FACTORS, scope.model, temperature))
         pairs = len(ids) * (len(ids) - 1) // 2
-        stage.note = f"{pairs:,} pairs of texts of largest tr Σ, {groups.method(scope.analysis)}"
+        stage.note = f"of {pairs:,} pairs of texts of largest tr Σ, {groups.method(scope.analysis)}"
 
 
-def _of(sample: Sample, places: np.ndarray) -> Sample:
-    """Some of the texts of a sample, with their pairs."""
-    of_texts = {name: getattr(sample, name)[places] for name in ("ids", "tokens", "interval")}
-    of_pairs = {name: getattr(sample, name)[np.ix_(places, places)] for name in ("d_mu", "d_sigma", "value")}
-    return replace(sample, **of_texts, **of_pairs)
+def _ranked(scope: Embedded, temperature: Temperature, ids: np.ndarray) -> list[dict[str, Any]]:
+    """The most collapsed pairs of these texts, and those of largest d_Σ among the 1 % of highest cosine."""
+    layout, analysis = scope.texts, scope.analysis
+    places = layout.places(ids.tolist())
+    vectors = scope.embeddings(temperature, places).astype(np.float64)
+    first, second = np.triu_indices(len(ids), 1)
+    cosine = (vectors @ vectors.T)[first, second]
+    candidates = {"socm": np.ones(len(cosine), bool), "same_mean": socm_tables.closest(cosine)}
+    files = FactorFiles.of(scope.run, scope.model, temperature, _FACTORS)
+    wanted = {ranking: Candidates(pairs) for ranking, pairs in candidates.items()}
+    found = most_collapsed(scope.cluster, files, PairPlaces(ids, first, second), wanted, analysis)
+    texts = Named(ids, layout.tokens[places])
+    return [
+        {"ranking": ranking} | row
+        for ranking in candidates
+        for row in found.best(ranking, cosine, texts, analysis.worst_pairs)
+    ]  # fmt: skip

@@ -29,6 +29,7 @@ from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM, SOCM_PAIRS, SOCM_SCATTER
 from tempscale_jobs.workers.dispatch import Piece, advance_by_finished, missing
 
+_TILES = "partials/socm"
 _GROUP_TEXTS, _GROUP_ROWS = 128, 8192
 """Most texts along one side of a super-tile, and most rows of their factors together: 13 MB at 384 dimensions."""
 
@@ -46,43 +47,34 @@ class PairTiles:
         return tile(self.place, i, j)
 
 
-class Folders(NamedTuple):
-    """The folders of the factors of some texts, and of the tiles of all their pairs."""
-
-    factors: str = "factors"
-    tiles: str = "partials/socm"
-    most: int = _GROUP_TEXTS
-    """Most texts along one side of a tile."""
-
-
 def socm(scope: Embedded, temperature: Temperature, size: int) -> None:
     """Write the socm tables, the means by text and done.json of a sample of this size, of one model and temperature."""
     run, model, layout = scope.run, scope.model, scope.texts
     with scope.journal.stage(scope.named("SOCM", temperature), size * (size - 1) // 2, "pairs", Pace(1.0)) as stage:
-        place = run.place("partials/socm", model, temperature)
+        place = run.place(_TILES, model, temperature)
         if is_whole(run.storage, f"{place}/done.json"):
             pairs = int(run.storage.read_json(f"{place}/done.json")["pairs"])
             stage.advance(pairs, 1.0)
         else:
-            sample = all_pairs(scope, temperature, Folders(), stage)
+            sample = all_pairs(scope, temperature, stage)
             vectors = scope.embeddings(temperature, layout.places(sample.ids.tolist()))
             finish(scope, temperature, sample, vectors)
             pairs = len(sample.pairs())
         stage.note = f"{pairs:,} pairs, {method(scope.analysis)}"
 
 
-def all_pairs(scope: Embedded, temperature: Temperature, folders: Folders, stage: Stage) -> Sample:
-    """Measure all pairs of the texts that have factors, except those of finished tiles."""
+def all_pairs(scope: Embedded, temperature: Temperature, stage: Stage) -> Sample:
+    """Measure all pairs of the sample's texts, except those of finished tiles."""
     run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
-    names = run.storage.list(run.place(folders.factors, model, temperature))
+    names = run.storage.list(run.place(factor_parts.SAMPLED, model, temperature))
     heads = [run.storage.read_table(name, ["text_id", "tokens", "rank"]) for name in names]
     rows = [int(np.sum(head.column("rank").to_numpy())) for head in heads]
-    groups = factor_parts.groups([head.num_rows for head in heads], rows, folders.most, _GROUP_ROWS)
+    groups = factor_parts.groups([head.num_rows for head in heads], rows, _GROUP_TEXTS, _GROUP_ROWS)
     ids = np.array([i for head in heads for i in head.column("text_id").to_pylist()], dtype=object)
     tokens = np.concatenate([head.column("tokens").to_numpy() for head in heads]).astype(np.int64)
     sizes = [sum(heads[k].num_rows for k in group) for group in groups]
     starts = np.concatenate([[0], np.cumsum(sizes)]).astype(int).tolist()
-    tiling = PairTiles(run.storage, run.place(folders.tiles, model, temperature), analysis.socm_regularization)
+    tiling = PairTiles(run.storage, run.place(_TILES, model, temperature), analysis.socm_regularization)
     triangle = tiles.upper_triangle(len(groups))
     # The cost of a pair is about the product of its lengths.
     weights = [float(tokens[start:end].sum()) for start, end in pairwise(starts)]
@@ -162,7 +154,7 @@ def assemble(tiling: PairTiles, triangle: list[tuple[int, int]], texts: PairedTe
 def finish(scope: Embedded, temperature: Temperature, sample: Sample, vectors: np.ndarray) -> None:
     """Write the tables of one model and temperature; done.json last."""
     run, layout, analysis, n = scope.run, scope.texts, scope.analysis, len(sample.ids)
-    place, key = run.place("partials/socm", scope.model, temperature), run.key(scope.model, temperature)
+    place, key = run.place(_TILES, scope.model, temperature), run.key(scope.model, temperature)
     overall_correction = finite_population(n, layout.population(len(layout)))
     correction = np.full(len(layout.edges), overall_correction)
     upper = np.triu_indices(n, 1)

@@ -53,6 +53,14 @@ class PairValues(NamedTuple):
     d_sigma: np.ndarray
     value: np.ndarray
 
+    def by(self, ranking: str) -> np.ndarray:
+        """The values that a ranking is ordered by."""
+        return self.value if ranking == "socm" else self.d_sigma
+
+    def some(self, chosen: np.ndarray) -> PairValues:
+        """Some of the pairs."""
+        return PairValues(*(column[chosen] for column in self))
+
 
 def mean(values: np.ndarray) -> float | None:
     """The mean of the values that are not NaN; None without values."""
@@ -109,7 +117,12 @@ def _documents_error(block: np.ndarray, inside: bool, rows: np.ndarray, columns:
     return finite(documents_error([block.mean(1), block.mean(0)], [1.0, 1.0], [rows, columns]))
 
 
-def ranked(sample: Sample, embeddings: np.ndarray, size: int, over: str = "sample") -> list[dict[str, Any]]:
+def closest(cosine: np.ndarray) -> np.ndarray:
+    """Whether each pair is among the 1 % of highest cosine, as booleans."""
+    return np.asarray(cosine >= (np.quantile(cosine, 1 - SAME_MEAN_SHARE) if len(cosine) else 0.0))
+
+
+def ranked(sample: Sample, embeddings: np.ndarray, size: int) -> list[dict[str, Any]]:
     """The pairs of largest SOCM, and those of largest d_Σ among the 1 % of highest cosine; ties by id."""
     rows: list[dict[str, Any]] = []
     row, column = np.triu_indices(len(sample.ids), 1)
@@ -117,12 +130,11 @@ def ranked(sample: Sample, embeddings: np.ndarray, size: int, over: str = "sampl
         return rows
     vectors = embeddings.astype(np.float64)
     cosine = (vectors @ vectors.T)[row, column]
-    closest = cosine >= np.quantile(cosine, 1 - SAME_MEAN_SHARE)
-    for ranking, scores, selected in (("socm", sample.value, slice(None)), ("same_mean", sample.d_sigma, closest)):
+    for ranking, scores, selected in (("socm", sample.value, slice(None)), ("same_mean", sample.d_sigma, closest(cosine))):
         first, second = row[selected], column[selected]
         pairs = PairValues(first, second, *(m[first, second] for m in (sample.d_mu, sample.d_sigma, sample.value)))
         best_pairs = best(pairs, cosine[selected], scores[first, second], Named(sample.ids, sample.tokens), size)
-        rows += [{"over": over, "ranking": ranking} | pair for pair in best_pairs]
+        rows += [{"over": "sample", "ranking": ranking} | pair for pair in best_pairs]
     return rows
 
 

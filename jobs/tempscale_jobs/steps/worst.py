@@ -1,8 +1,8 @@
 """The most collapsed pairs of a whole corpus, exactly: cheap bounds over all pairs, then the exact d_Σ of the survivors.
 
-First, all pairs of the texts of largest tr Σ are computed; the best give the thresholds of the ranking. Tiles of the cosine
-grid then keep the pairs that the traces cannot rule out. The factors of their texts are computed again, each in the
-micro-batch of its shard in the source. The Frobenius norm of F_1F_2ᵀ rules out more pairs, and the rest is computed exactly.
+First, the best pairs of the texts of largest tr Σ give the thresholds of the ranking. Tiles of the cosine grid then keep the
+pairs that the traces cannot rule out. The factors of their texts are computed again, each in the micro-batch of its shard in
+the source. The first rows of the factors rule out more pairs, and the rest is computed exactly.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tempscale.temperature.schedule import Temperature
 from tempscale_jobs.errors import UsageError
 from tempscale_jobs.runs.folder import Model, Run, is_whole, place, tile
 from tempscale_jobs.runs.journal import Stage
-from tempscale_jobs.steps import blocks, factors, socm_tables
+from tempscale_jobs.steps import blocks, factors
 from tempscale_jobs.steps.blocks import COSINE, Tiling
-from tempscale_jobs.steps.factor_pairs import Candidates, FactorFiles, PairPlaces, bounded, exact_pairs
+from tempscale_jobs.steps.factor_pairs import Candidates, FactorFiles, PairPlaces, most_collapsed
 from tempscale_jobs.steps.layout import column
 from tempscale_jobs.steps.scope import Embedded
-from tempscale_jobs.steps.socm_tables import Named, PairValues
+from tempscale_jobs.steps.socm_tables import Named
 from tempscale_jobs.tables import parts
 from tempscale_jobs.tables.audit import SOCM_PAIRS, SOCM_SEARCH
 from tempscale_jobs.workers import actor
@@ -161,7 +161,8 @@ def write_factors(worker: actor.ModelActor, number: int, work: pa.Table, name: s
             rows = {row[text_id] for text_id in ids}
             matrices = worker.encoder.factors_of(tokens, rows, role=actor.ROLE, without=without, padded=padded)
         places = [row[text_id] for text_id in ids]
-        table = factors.factor_table(ids, [tokens.lengths[k] for k in places], [matrices[k] for k in places])
+        moments = factors.with_principal_rows([matrices[k] for k in places])
+        table = factors.factor_table(ids, [tokens.lengths[k] for k in places], moments)
         worker.storage.write_table(worker.part(kind, temperature, number), table)
 
 
@@ -172,12 +173,14 @@ def seed_thresholds(scope: Embedded, temperature: Temperature, seeds: np.ndarray
     cosine = float(closed["cosine_p99"] if closed["cosine_p99"] is not None else 2.0)
     files = FactorFiles.of(run, model, temperature, _OF_SEEDS)
     first, second = np.triu_indices(len(seeds), 1)
-    pairs = exact_pairs(scope.cluster, files, PairPlaces(layout.ids[seeds], first, second), analysis)
     vectors = scope.embeddings(temperature, seeds)
     # These cosines may differ from the grid's in the last digit; with the margin, pairs qualify by both.
     near = (vectors @ vectors.T)[first, second] >= cosine + 1e-4
+    candidates = {"socm": Candidates(np.ones(len(first), bool)), "same_mean": Candidates(near)}
+    found = most_collapsed(scope.cluster, files, PairPlaces(layout.ids[seeds], first, second), candidates, analysis)
     thresholds = {}
-    for ranking, scores in (("socm", pairs.value), ("same_mean", pairs.d_sigma[near])):
+    for ranking in candidates:
+        scores = found.scores(ranking)
         enough = len(scores) >= analysis.worst_pairs
         thresholds[ranking] = float(np.partition(scores, -analysis.worst_pairs)[-analysis.worst_pairs]) if enough else 0.0
     trace = column(run, model, temperature, layout, "spread")
@@ -240,7 +243,7 @@ def _bound_tile(grid: Tiling, search: _Search, i: int, j: int) -> pa.Table:
 
 
 def _finish(scope: Embedded, temperature: Temperature, search: _Search, left: _Left, texts: np.ndarray) -> None:
-    """Bound the remaining pairs by the Frobenius norm, compute those still possible, and rank; done.json last."""
+    """Rule out remaining pairs by the first rows of their factors, compute and rank the others; done.json last."""
     run, model, layout, analysis = scope.run, scope.model, scope.texts, scope.analysis
     key, storage, cluster = run.key(model, temperature), run.storage, scope.cluster
     files = FactorFiles.of(run, model, temperature, _OF_LEFT)
@@ -251,22 +254,16 @@ def _finish(scope: Embedded, temperature: Temperature, search: _Search, left: _L
     pairs = layout.pairs
     masks = {"socm": (left.ranking & 1) > 0, "same_mean": (left.ranking & 2) > 0}
     candidates = {name: Candidates(mask, search.thresholds[name]) for name, mask in masks.items()}
-    wanted = PairPlaces(ids, first, second)
-    needed = bounded(cluster, files, wanted, candidates, analysis)
-    either = needed["socm"] | needed["same_mean"]
-    measured = exact_pairs(cluster, files, wanted.some(either), analysis)
-    for ranking in RANKINGS:
-        here = needed[ranking][either]
-        scores = measured.value if ranking == "socm" else measured.d_sigma
-        selected, cosine = PairValues(*(column[here] for column in measured)), left.cosine[either][here]
-        rows = socm_tables.best(selected, cosine, scores[here], Named(ids, layout.tokens[texts]), analysis.worst_pairs)
+    found = most_collapsed(cluster, files, PairPlaces(ids, first, second), candidates, analysis)
+    for ranking in candidates:
+        rows = found.best(ranking, left.cosine, Named(ids, layout.tokens[texts]), analysis.worst_pairs)
         ranked += [key | {"over": "corpus", "ranking": ranking} | row for row in rows]
         searched.append(
             key
             | {"ranking": ranking, "threshold": search.thresholds[ranking], "pairs": pairs, "texts": len(texts)}
-            | {"kept_by_traces": int(masks[ranking].sum()), "kept_by_frobenius": int(needed[ranking].sum())}
+            | {"kept_by_traces": int(masks[ranking].sum()), "kept_by_factors": int(found.left[ranking].sum())}
         )
     storage.write_table(f"{search.place}/socm_pairs.parquet", SOCM_PAIRS.build_rows(ranked))
     storage.write_table(f"{search.place}/socm_search.parquet", SOCM_SEARCH.build_rows(searched))
     written = [f"{search.place}/{table.name}.parquet" for table in (SOCM_PAIRS, SOCM_SEARCH)]
-    storage.write_json(f"{search.place}/done.json", {"pairs": pairs, "exact": int(either.sum()), "files": written})
+    storage.write_json(f"{search.place}/done.json", {"pairs": pairs, "exact": len(found.places), "files": written})

@@ -491,7 +491,7 @@ SOCM_SEARCH = Table(
         Column("threshold", FLOAT, "", "value that the bounds were held against, reached by as many pairs as are ranked"),
         Column("pairs", BIG, "pairs", "pairs of the corpus"),
         Column("kept_by_traces", BIG, "pairs", "pairs that d_Σ ≤ (tr Σ_1 + tr Σ_2)/4 left"),
-        Column("kept_by_frobenius", BIG, "pairs", "of these, pairs that d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖F_1F_2ᵀ‖_F)/4 left"),
+        Column("kept_by_factors", BIG, "pairs", "of these, pairs that the first rows of factors left, which are exact"),
         Column("texts", BIG, "texts", "texts whose factors were computed again"),
     ),
 )

@@ -178,19 +178,19 @@ def test_only_missing_parts_of_factors_are_given_to_workers(run, storage):
     assert crew.numbers == [0, 2]  # Eight texts each; of the first there is one temperature only.
 
 
-def test_only_missing_tiles_are_given_to_workers(run, storage):
+def test_only_missing_tiles_are_given_to_workers(run, storage, monkeypatch):
     for number in range(3):
         ids = IDS[2 * number : 2 * number + 2]
         factor = (torch.ones(2) / 2**0.5, torch.ones(1, 2))
         table = factors.factor_table(ids, [5, 5], [factor, factor])
         storage.write_table(run.part("factors", MODEL, TAUS[0], number), table)
     scope = scoped(run, MODEL, laid_out(IDS[:6], [5] * 6, [0] * 6, [0]), crew=Crew())
-    folders = socm.Folders(most=2)
-    tiling = socm.PairTiles(storage, run.place(folders.tiles, MODEL, TAUS[0]), 0.0)
+    monkeypatch.setattr(socm, "_GROUP_TEXTS", 2)
+    tiling = socm.PairTiles(storage, run.place("partials/socm", MODEL, TAUS[0]), 0.0)
     for sides in ((0, 1), (2, 2)):
         storage.write_table(tiling.tile(*sides), SOCM_TILE.build({"row": [], "column": [], "d_mu": [], "d_sigma": []}))
     with pytest.raises(IncompleteRun):  # These workers write nothing.
-        socm.all_pairs(scope, TAUS[0], folders, STAGE)
+        socm.all_pairs(scope, TAUS[0], STAGE)
     assert scope.crew.numbers == [(0, 0), (0, 2), (1, 1), (1, 2)]
 
 

@@ -7,18 +7,19 @@ import pyarrow as pa
 from prepared import laid_out, scoped
 
 from tempscale import Temperature
+from tempscale.second_order.nuclear import principal_rows
 from tempscale_jobs.config.audit import Analysis
 from tempscale_jobs.corpus.index import Shard
 from tempscale_jobs.runs.folder import Model, Run
 from tempscale_jobs.runs.storage import Storage
-from tempscale_jobs.steps import socm_tables, worst
-from tempscale_jobs.steps.factor_pairs import PairPlaces, exact_pairs
+from tempscale_jobs.steps import factor_pairs, socm_tables, worst
+from tempscale_jobs.steps.factor_pairs import PairPlaces, pair_values
 from tempscale_jobs.workers import actor
 
 
 def test_of_no_pairs_none_is_ranked_and_no_task_begins():
     none = np.empty(0, dtype=np.int64)
-    found = exact_pairs(None, None, PairPlaces(np.empty(0, object), none, none), Analysis.model_validate({}))
+    found = pair_values(None, None, PairPlaces(np.empty(0, object), none, none), Analysis.model_validate({}))
     assert [len(column) for column in found] == [0] * 5
     assert socm_tables.best(found, found.value, found.value, socm_tables.Named(np.empty(0, object), none), 5) == []
 
@@ -49,7 +50,8 @@ def test_factors_are_left_under_the_temperatures_that_want_some(tmp_path, tiny_f
     assert found.column("text_id").to_pylist() == ["t2", "t0"]
     expected = worker.encoder.encode(texts, factors=True).factors  # Still under 0.8, the temperature of its last work.
     for row, k in zip(found.to_pylist(), (2, 0), strict=True):
-        np.testing.assert_array_equal(np.float32(row["factor"]).reshape(row["rank"], -1), expected[k][1].numpy())
+        factor = np.float32(row["factor"]).reshape(row["rank"], -1)
+        np.testing.assert_array_equal(factor, principal_rows(expected[k][1]).numpy())
 
 
 def test_the_threshold_is_that_of_pairs_near_in_embedding_whatever_their_means(tmp_path, monkeypatch):
@@ -62,12 +64,18 @@ def test_the_threshold_is_that_of_pairs_near_in_embedding_whatever_their_means(t
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     near = (first // 2 == second // 2) & (first % 2 == 0)
     d_sigma = np.where(near, 0.4, 0.7) + 0.1 * random.random(len(first))
-    found = socm_tables.PairValues(first, second, np.zeros(len(first)), d_sigma, d_sigma)
+    matrix = np.zeros((texts, texts))
+    matrix[first, second] = d_sigma
+
+    def measured(cluster, files, wanted, *_):
+        own = matrix[wanted.first, wanted.second]
+        return socm_tables.PairValues(wanted.first, wanted.second, 0 * own, own, own)
+
     model, temperature = Model("tiny", "tiny", "", 64), Temperature(1.0)
     run = Run(Storage(str(tmp_path)), [model], [temperature], "")
     run.storage.write_json(f"{run.place('partials/cosine', model, temperature)}/closed.json", {"cosine_p99": 0.9})
     monkeypatch.setattr(worst.FactorFiles, "of", lambda *_: None)
-    monkeypatch.setattr(worst, "exact_pairs", lambda *_: found)
+    monkeypatch.setattr(factor_pairs, "pair_values", measured)
     monkeypatch.setattr(worst.Embedded, "embeddings", lambda *_: vectors)
     monkeypatch.setattr(worst.blocks, "tiling", lambda *_: (None, []))
     monkeypatch.setattr(worst, "column", lambda *_: np.ones(texts))

@@ -1,0 +1,161 @@
+"""Models of real shapes on a GPU, from texts to vectors, and super-tiles of cosines from storage; random weights, no Ray.
+
+`python -m benchmarks.gpu_shapes [DEVICE]`. On `cpu` it is small and only checks that it works.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.embedding import operations
+from benchmarks.gpu import DTYPES, dense, seconds_of
+from benchmarks.gpu_embedding import random_texts
+
+TEXTS, TEXTS_OF_A_SHARD = 8_000, 512
+THREADS = (1, 4, 15)
+"""Threads that tokenise beside the one that runs the model, as one actor's process could."""
+BLOCK, BLOCKS, DIM = 32_768, 4, 384
+
+
+def measure(device: str = "cuda", small: bool = False) -> Iterator[dict[str, Any]]:
+    """Tokens and pairs a second, each with its share of the device's product; nothing without a GPU."""
+    if device == "cuda" and not torch.cuda.is_available():
+        return
+    corpus = random_texts(20 if small else TEXTS)
+    with tempfile.TemporaryDirectory(prefix="tempscale-shapes-") as folder:
+        for name, save in (_tiny() if small else _shapes()).items():
+            save(Path(folder, name))
+            yield from _of_shape(device, Path(folder, name), name, corpus)
+        yield from _end_to_end(device, corpus, (1, 2) if small else THREADS)
+        yield from _tiles(device, Path(folder, "tiles"), 64 if small else BLOCK)
+
+
+def _shapes() -> dict[str, Callable[[Path], None]]:
+    """Functions that save a random model of a shape, with MiniLM's tokenizer, by name."""
+    from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, Qwen3Config, Qwen3Model
+
+    sizes = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "head_dim": 128}
+    heads = {"num_attention_heads": 16, "num_key_value_heads": 8}
+    decoder = Qwen3Config(vocab_size=30522, max_position_embeddings=512, **sizes, **heads)
+    return {
+        "BERT base": lambda folder: _save(BertModel(BertConfig()), folder),
+        "MPNet base": lambda folder: _save(MPNetModel(MPNetConfig()), folder),
+        "Qwen3-0.6B": lambda folder: _save(Qwen3Model(decoder), folder),
+    }
+
+
+def _tiny() -> dict[str, Callable[[Path], None]]:
+    from transformers import BertConfig, BertModel
+
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+    return {"a tiny BERT": lambda folder: _save(BertModel(BertConfig(**sizes)), folder)}
+
+
+def _save(model: Any, folder: Path) -> None:
+    from transformers import AutoTokenizer
+
+    from tempscale.model.checkpoint import default_model
+
+    model.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(default_model())
+    tokenizer.model_max_length = 256
+    tokenizer.save_pretrained(folder)
+
+
+def _of_shape(device: str, folder: Path, name: str, corpus: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """The rate of a model on tokens that are ready, in each precision, with moments and without."""
+    from tempscale import Encoder
+
+    for precision in DTYPES if device.startswith("cuda") else ("float32",):
+        rate, packed = dense(device, precision), precision == "bfloat16"
+        encoder = Encoder.load(folder, device=device, precision=precision, packed=packed)  # type: ignore[arg-type]
+        tokens = encoder.tokenizer(list(corpus))
+        for moments in (False, True):
+            seconds = seconds_of(device, 1, partial(encoder.encode_tokens, tokens, moments=moments))
+            yield (
+                {"what": f"{name}, {precision}{', packed' * packed}, tokens ready{', token moments' * moments}"}
+                | {"rate": sum(tokens.lengths) / seconds, "unit": "tokens/s", "dense_rate": rate}
+                | {"limit_share": operations(encoder.model.config, tokens.lengths) / seconds / rate}
+            )
+
+
+def _end_to_end(device: str, corpus: Sequence[str], threads: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """MiniLM from texts to vectors, with threads that tokenise ahead; then two encoders, each in a thread of its own."""
+    from tempscale import Encoder
+    from tempscale.model.checkpoint import default_model
+
+    shards = [list(corpus[k : k + TEXTS_OF_A_SHARD]) for k in range(0, len(corpus), TEXTS_OF_A_SHARD)]
+    for precision in ("float32", "bfloat16") if device.startswith("cuda") else ("float32",):
+        packed, rate = precision == "bfloat16", dense(device, precision)
+        encoders = [
+            Encoder.load(default_model(), device=device, precision=precision, packed=packed)  # type: ignore[arg-type]
+            for _ in range(2)
+        ]
+        lengths = [n for shard in shards for n in encoders[0].tokenizer(shard).lengths]
+        needed = operations(encoders[0].model.config, lengths)
+        for count in threads:
+            for used in (1, 2):
+                seconds = seconds_of(device, 1, partial(_run, encoders[:used], shards, count))
+                beside = f"{count} {'thread' if count == 1 else 'threads'} tokenise" + ", two encoders" * (used == 2)
+                yield (
+                    {"what": f"MiniLM from texts to vectors, {precision}{', packed' * packed}, {beside}"}
+                    | {"rate": sum(lengths) / seconds, "unit": "tokens/s", "dense_rate": rate}
+                    | {"limit_share": needed / seconds / rate}
+                )
+
+
+def _run(encoders: Sequence[Any], shards: Sequence[list[str]], threads: int) -> None:
+    """Embed every shard: threads tokenise ahead, and each encoder takes the next shard that is ready."""
+    with ThreadPoolExecutor(threads) as tokenising, ThreadPoolExecutor(len(encoders)) as embedding:
+        ready = [tokenising.submit(encoders[0].tokenizer, shard) for shard in shards]
+
+        def embed(encoder: Any, place: int) -> None:
+            for future in ready[place :: len(encoders)]:
+                encoder.encode_tokens(future.result())
+
+        for done in [embedding.submit(embed, encoder, place) for place, encoder in enumerate(encoders)]:
+            done.result()
+
+
+def _tiles(device: str, folder: Path, block: int) -> Iterator[dict[str, Any]]:
+    """All pairs of blocks that lie in Parquet files, read, compared and written as an audit does it."""
+    from tempscale_jobs.runs.storage import Storage
+    from tempscale_jobs.steps import blocks
+    from tempscale_jobs.tables import parts
+
+    storage, generator = Storage(str(folder)), np.random.default_rng(0)
+    for precision in DTYPES if device.startswith("cuda") else ("float32",):
+        grid = blocks.Tiling(storage, f"grid-{precision}", 8, 10, 0.95, 100, BLOCKS, BLOCKS, precision)  # type: ignore[arg-type]
+        for k in range(BLOCKS):
+            rows = generator.standard_normal((block, DIM), dtype=np.float32)
+            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+            columns = {
+                "embedding": parts.row_bytes(rows), "interval": np.arange(block, dtype=np.int32) % 8,
+                "label": np.arange(k * block, (k + 1) * block, dtype=np.int32),
+                "text_id": [str(k * block + row) for row in range(block)], "document": [None] * block,
+            }  # fmt: skip
+            storage.write_table(grid.block(k), parts.blocks(DIM).build(columns), "none")
+        begun = time.perf_counter()
+        pairs = blocks.compare_panels(grid, 0, 0, device)
+        seconds, rate = time.perf_counter() - begun, dense(device, precision)
+        yield (
+            {"what": f"cosines of {BLOCKS * block:,} texts from storage, {precision}, 10 nearest, results written"}
+            | {"rate": pairs / seconds, "unit": "pairs/s", "seconds": seconds, "dense_rate": rate}
+            | {"limit_share": 2 * DIM * pairs / seconds / rate}
+        )
+
+
+if __name__ == "__main__":
+    for row in measure(*sys.argv[1:2], small=sys.argv[1:2] == ["cpu"]):
+        print(json.dumps(row))
