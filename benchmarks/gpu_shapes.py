@@ -157,5 +157,6 @@ def _tiles(device: str, folder: Path, block: int) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    for row in measure(*sys.argv[1:2], small=sys.argv[1:2] == ["cpu"]):
+    device = next(iter(sys.argv[1:]), "cuda")
+    for row in measure(device, small=device == "cpu"):
         print(json.dumps(row))

@@ -210,6 +210,7 @@
     errors                errors that a user reads
     urls                  addresses without their secrets
     collecting            how often Python looks for unreachable objects
+    interrupts            what an interrupt leaves behind
 
 In the folder of a command the same names mean the same thing: run (the command, top to bottom), its own files, summary
 (parts to tables), findings (the state of each figure, decided once), charts, words (tables and findings to sentences),

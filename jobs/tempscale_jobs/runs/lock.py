@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 
 from tempscale_jobs.errors import IncompleteRun, RunError, UsageError
+from tempscale_jobs.interrupts import release_logging
 from tempscale_jobs.runs.provenance import machine
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.urls import masked, reason
@@ -80,6 +81,7 @@ def locked(
         yield lock
     finally:
         ended.set()
+        release_logging()
         thread.join()
         with suppress(Exception):  # A lock that stays behind counts as a dead run's.
             if _holds(storage, owner):

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.errors import IncompleteRun, UsageError
+from tempscale_jobs.interrupts import release_logging
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.urls import reason
 from tempscale_jobs.workers import headroom, private, raylet
@@ -189,6 +190,7 @@ def _end(handler: Any) -> None:
     import ray
 
     interrupted: BaseException | None = None
+    release_logging()
     with ThreadPoolExecutor(1, "ray ends") as thread:
         ending = thread.submit(ray.shutdown)
         while not ending.done():

@@ -184,6 +184,32 @@ def test_a_kill_while_ray_ends_waits_for_its_end():
     assert (found.returncode, found.stdout) == (0, "interrupted False\n"), found.stderr
 
 
+_WHILE_IT_LOGS = """
+import logging, sys
+from tempscale_jobs.config.sections import Execution
+from tempscale_jobs.runs import lock
+from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.workers.cluster import initialized, session
+
+lock.RENEWED_SECONDS = 0.01
+logging.getLogger().addHandler(handler := logging.NullHandler())
+try:
+    with lock.locked(Storage(sys.argv[1])), session(Execution.model_validate({"workers": 1})):
+        logging._lock.acquire()
+        handler.acquire()
+        raise KeyboardInterrupt
+except KeyboardInterrupt:
+    print("interrupted", initialized())
+"""
+
+
+def test_an_interrupt_between_a_lock_of_logging_and_its_release_is_no_deadlock(tmp_path):
+    """Found once in thirty kills while Ray starts: its thousand imports make loggers, each with that lock."""
+    command = [sys.executable, "-c", _WHILE_IT_LOGS, str(tmp_path / "run")]
+    found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stdout) == (0, "interrupted False\n"), found.stderr
+
+
 # --- a damaged model --------------------------------------------------------------------------------------------------
 
 
