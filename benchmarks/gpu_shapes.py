@@ -150,7 +150,7 @@ def _tiles(device: str, folder: Path, block: int) -> Iterator[dict[str, Any]]:
         pairs = blocks.compare_panels(grid, 0, 0, device)
         seconds, rate = time.perf_counter() - begun, dense(device, precision)
         yield (
-            {"what": f"cosines of {BLOCKS * block:,} texts from storage, {precision}, 10 nearest, results written"}
+            {"what": f"cosines of {BLOCKS * block:,} texts from storage, {precision}, 10 nearest"}
             | {"rate": pairs / seconds, "unit": "pairs/s", "seconds": seconds, "dense_rate": rate}
             | {"limit_share": 2 * DIM * pairs / seconds / rate}
         )

@@ -16,7 +16,7 @@ FOLDERS = (
     {"__main__"}, {"cli"}, {"submit"}, {"tune"}, {"audit", "correct", "pairs", "diagnose", "evaluate"}, {"verify"},
     {"nights"}, {"steps"}, {"corpus"}, {"lifecycle"}, {"report"}, {"workers"}, {"runs"}, {"config"}, {"tables"},
     {"errors", "outlets"},
-    {"urls", "collecting"},
+    {"urls", "collecting", "interrupts"},
 )  # fmt: skip
 """The folders of jobs/, from the top: each imports only from those further down, and none of one set another of it."""
 

@@ -488,7 +488,12 @@ SOCM_SEARCH = Table(
     (
         *KEY,
         Column("ranking", TEXT, "", "as in socm_pairs"),
-        Column("threshold", FLOAT, "", "value that the bounds were held against, reached by as many pairs as are ranked"),
+        Column(
+            "threshold",
+            FLOAT,
+            "",
+            "value that the bound by traces was held against, which as many pairs as are ranked reach",
+        ),
         Column("pairs", BIG, "pairs", "pairs of the corpus"),
         Column("kept_by_traces", BIG, "pairs", "pairs that d_Σ ≤ (tr Σ_1 + tr Σ_2)/4 left"),
         Column("kept_by_factors", BIG, "pairs", "of these, pairs that the first rows of factors left, which are exact"),
