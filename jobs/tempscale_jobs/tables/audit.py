@@ -492,7 +492,7 @@ SOCM_SEARCH = Table(
             "threshold",
             FLOAT,
             "",
-            "value that the bound by traces was held against, which as many pairs as are ranked reach",
+            "value that the bound by traces was held against; as many pairs as are ranked reach it",
         ),
         Column("pairs", BIG, "pairs", "pairs of the corpus"),
         Column("kept_by_traces", BIG, "pairs", "pairs that d_Σ ≤ (tr Σ_1 + tr Σ_2)/4 left"),
