@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 
@@ -30,6 +31,12 @@ def fastest(rounds: int, *works: Callable[[], object]) -> list[float]:
             if number:
                 best[place] = min(best[place], time.perf_counter() - begun)
     return best
+
+
+def peak_bytes() -> int:
+    """The most memory that this process has had; unlike `ru_maxrss`, without what its parent had."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(status["VmHWM"].split()[0])
 
 
 @lru_cache(maxsize=2)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -29,7 +28,7 @@ import numpy as np
 import torch
 
 from benchmarks.embedding import operations
-from benchmarks.measuring import fastest, gemm_rate
+from benchmarks.measuring import fastest, gemm_rate, peak_bytes
 
 COUNT, THREADS, BATCH, WINDOW = 200, 2, 32, 256
 Encode = Callable[[list[str]], np.ndarray]
@@ -89,7 +88,7 @@ def _main(place: Path, name: str | None = None) -> None:
     if name is not None:
         torch.set_num_threads(THREADS)
         _loaders(asked["folder"], place)[name]()(asked["corpus"])
-        print(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        print(peak_bytes())
         return
     measured = _timed(dict(_loaded(asked["folder"], place)), asked["corpus"])
     vectors: Any = {name: vectors for name, (_, vectors) in measured.items()}

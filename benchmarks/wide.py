@@ -20,13 +20,13 @@ import psutil
 import torch
 
 from benchmarks.embedding import operations
-from benchmarks.measuring import gemm_rate
+from benchmarks.measuring import gemm_rate, peak_bytes
 
 WIDTHS, LENGTHS = (384, 768, 1024, 4096), (512, 2048, 8192)
 EMBEDDED_TOKENS = 8192
 """Tokens that one measurement embeds: so many texts of one length."""
 _SMALL = 512
-"""Up to so many rows, sixteen pairs are computed at a time, and six texts have fifteen; of longer ones one is measured."""
+"""Factors of at most so many rows are compared sixteen pairs at a time: then six texts are measured, else two."""
 _SVD_ROWS = 1024
 """Of larger cross blocks LAPACK's singular values in float32 are not measured beside ours: they take minutes."""
 
@@ -38,7 +38,7 @@ def measure() -> list[dict[str, Any]]:
     for width in WIDTHS:
         for length in LENGTHS:
             command = [sys.executable, "-m", "benchmarks.wide", str(width), str(length)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             for way, found in json.loads(done.stdout.splitlines()[-1]).items():
                 row = {"what": f"{width:,} dimensions, {length:,} tokens: {way}"} | found
                 if "limit_share" in row:
@@ -124,8 +124,7 @@ def _timed(work: Callable[[], object]) -> tuple[float, int]:
     begun = time.perf_counter()
     work()
     seconds = time.perf_counter() - begun
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return seconds, max(0, 1024 * int(status["VmHWM"].split()[0]) - before)
+    return seconds, max(0, peak_bytes() - before)
 
 
 def _main(width: int, length: int) -> None:

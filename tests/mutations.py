@@ -207,11 +207,8 @@ BOUNDS = Subject(
     ("tests/tempscale/second_order/test_bounds.py", "tests/jobs/steps/test_factor_pairs.py"),
     of(
         f"{SCIENCE}/second_order/bounds.py",
-        (
-            "d_sigma_bound",
-            "(trace[first] + trace[second] - 2 * norms) / 4",
-            "(trace[first] + trace[second] - 3 * norms) / 4",
-        ),
+        ("d_sigma_bound", "(both - 2 * norms) / 4", "(both - 3 * norms) / 4"),
+        ("d_sigma_bound", "SLACK * both", "0.0"),
         ("d_sigma_bound", "factor[:rows]", "factor[-rows:]"),
     )
     + of(
@@ -225,15 +222,12 @@ BOUNDS = Subject(
     )
     + of(
         f"{JOBS}/steps/factor_pairs.py",
-        ("most_collapsed", "max(thresholds[ranking], float(measured.min()))", "thresholds[ranking]"),
-        (
-            "most_collapsed",
-            "max(thresholds[ranking], float(measured.min()))",
-            "max(thresholds[ranking], float(measured.max()))",
-        ),
-        ("most_collapsed", "len(first) == analysis.worst_pairs", "True"),
-        ("most_collapsed", "np.argsort(-most, kind=...)", "np.argsort(most, kind=...)"),
+        ("most_collapsed", "max(thresholds[ranking], float(reached))", "thresholds[ranking]"),
+        ("most_collapsed", "max(thresholds[ranking], float(reached))", "float(reached) * 1.01"),
+        ("most_collapsed", "len(chosen) == analysis.worst_pairs", "True"),
         ("most_collapsed", "len(places) <= _FEW * analysis.worst_pairs", "False"),
+        ("most_collapsed", "remaining[ranking][places] &= kept", "pass"),
+        ("_largest", "np.argpartition(values[allowed], -count)[-count:]", "np.argpartition(values[allowed], count)[:count]"),
     ),
 )
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # numba notices a change of this file only; lanes.py and compiled.py: b07b0cab0b6b
 
 SLACK = 1e-5
-"""Relative margin of every comparison, because cosines and traces are float32."""
+"""Relative margin of every comparison, because cosines, traces and factors are float32."""
 ROWS, COLUMNS = 512, 2048
 
 
@@ -74,22 +74,23 @@ def survivors(
 def d_sigma_bound(
     factors: Sequence[Float[Tensor, "rank dim"]], first: np.ndarray, second: np.ndarray, rows: int
 ) -> Float[np.ndarray, " pair"]:
-    """No less than d_Σ of listed pairs, from the first rows of factors: d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖P_kF_1(P_kF_2)ᵀ‖_*)/4.
+    """Upper bounds of d_Σ of listed pairs, from the first rows of factors: d_Σ ≤ (tr Σ_1 + tr Σ_2 − 2‖P_kF_1(P_kF_2)ᵀ‖_*)/4.
 
     Args:
         factors: covariance factors (rank_i, d) from `nuclear.principal_rows`.
         first, second: indices of each pair into `factors`, (pairs,).
-        rows: k. Factors of at most so many rows give d_Σ itself.
+        rows: k. Factors of at most so many rows give d_Σ itself, and the margin.
 
     Returns:
-        Float64 (pairs,), ≥ 0; as precise as `nuclear.paired_nuclear_norms`.
+        Float64 (pairs,), > 0 unless both traces are 0; with a margin of SLACK·(tr Σ_1 + tr Σ_2), more than float32 loses.
     """
     from tempscale.second_order.nuclear import paired_nuclear_norms
     from tempscale.second_order.socm import traces
 
     trace = traces(factors).numpy()
     norms = paired_nuclear_norms([factor[:rows] for factor in factors], first.tolist(), second.tolist()).numpy()
-    bounds: np.ndarray = np.maximum((trace[first] + trace[second] - 2 * norms) / 4, 0.0)
+    both = trace[first] + trace[second]
+    bounds: np.ndarray = np.maximum((both - 2 * norms) / 4, 0.0) + SLACK * both
     return bounds
 
 

@@ -72,7 +72,7 @@ class PairPlaces(NamedTuple):
 def pair_values(
     cluster: Cluster, files: FactorFiles, wanted: PairPlaces, analysis: Analysis, rows: int | None = None
 ) -> PairValues:
-    """d_μ, d_Σ and SOCM of listed pairs; with `rows`, no less than d_Σ and SOCM, from so many rows of each factor."""
+    """d_μ, d_Σ and SOCM of listed pairs; with `rows`, upper bounds of d_Σ and SOCM from the first rows of each factor."""
     import torch
 
     from tempscale.second_order.socm import socm_value
@@ -99,18 +99,18 @@ class Ranked(NamedTuple):
     places: np.ndarray
     """Their places among the pairs that were asked for."""
     values: PairValues
-    left: dict[str, np.ndarray]
-    """Whether each is left in a ranking, as booleans."""
+    remaining: dict[str, np.ndarray]
+    """Whether each is still a candidate of a ranking, as booleans."""
 
     def scores(self, ranking: str) -> np.ndarray:
-        """The values of those that are left in a ranking."""
-        scores: np.ndarray = self.values.by(ranking)[self.left[ranking]]
+        """The values of the candidates of a ranking."""
+        scores: np.ndarray = self.values.by(ranking)[self.remaining[ranking]]
         return scores
 
     def best(self, ranking: str, cosine: np.ndarray, texts: Named, size: int) -> list[dict[str, Any]]:
         """The rows of a ranking; `cosine` is that of all pairs that were asked for."""
-        own = self.left[ranking]
-        return best(self.values.some(own), cosine[self.places][own], self.scores(ranking), texts, size)
+        chosen = self.remaining[ranking]
+        return best(self.values.some(chosen), cosine[self.places][chosen], self.scores(ranking), texts, size)
 
 
 def most_collapsed(
@@ -119,32 +119,38 @@ def most_collapsed(
     """Measure the pairs of each ranking that bounds do not rule out; its `worst_pairs` best ones are among them.
 
     The factors in `files` have principal rows. In each round more of their rows decide: the best pairs by their bounds are
-    measured, which may raise the threshold, and the pairs whose bound is below it are left out.
+    measured, which may raise the threshold, and other pairs whose bound is below it are no candidates any more.
     """
-    from tempscale.second_order.bounds import SLACK
-
-    left = {ranking: np.flatnonzero(candidate.pairs) for ranking, candidate in candidates.items()}
+    remaining = {ranking: candidate.pairs.copy() for ranking, candidate in candidates.items()}
     thresholds = {ranking: candidate.threshold for ranking, candidate in candidates.items()}
     for rows in _ROWS:
-        places = _of_any(left)
+        places = np.flatnonzero(np.logical_or.reduce(list(remaining.values())))
         if len(places) <= _FEW * analysis.worst_pairs:
             break
         bounds = pair_values(cluster, files, wanted.some(places), analysis, rows)
-        for ranking, own in left.items():
-            most = bounds.by(ranking)[np.searchsorted(places, own)]
-            first = own[np.argsort(-most, kind="stable")[: analysis.worst_pairs]]
-            if len(first) == analysis.worst_pairs:
-                measured = pair_values(cluster, files, wanted.some(first), analysis).by(ranking)
-                thresholds[ranking] = max(thresholds[ranking], float(measured.min()))
-            left[ranking] = own[most >= thresholds[ranking] * (1 - SLACK)]
-    places = _of_any(left)
+        best_by_bound = {
+            ranking: _largest(bounds.by(ranking), mask[places], analysis.worst_pairs) for ranking, mask in remaining.items()
+        }
+        measured = np.unique(np.concatenate(list(best_by_bound.values())))
+        values = pair_values(cluster, files, wanted.some(places[measured]), analysis)
+        for ranking, chosen in best_by_bound.items():
+            if len(chosen) == analysis.worst_pairs:
+                reached = values.by(ranking)[np.searchsorted(measured, chosen)].min()
+                thresholds[ranking] = max(thresholds[ranking], float(reached))
+            kept = bounds.by(ranking) >= thresholds[ranking]
+            kept[chosen] = True
+            remaining[ranking][places] &= kept
+    places = np.flatnonzero(np.logical_or.reduce(list(remaining.values())))
     values = pair_values(cluster, files, wanted.some(places), analysis)
-    return Ranked(places, values, {ranking: np.isin(places, own) for ranking, own in left.items()})
+    return Ranked(places, values, {ranking: mask[places] for ranking, mask in remaining.items()})
 
 
-def _of_any(left: dict[str, np.ndarray]) -> np.ndarray:
-    """The places of the pairs of all rankings, each once."""
-    return np.unique(np.concatenate(list(left.values())))
+def _largest(values: np.ndarray, mask: np.ndarray, count: int) -> np.ndarray:
+    """The places of the largest of the values that a mask allows, at most `count`."""
+    allowed = np.flatnonzero(mask)
+    if len(allowed) <= count:
+        return allowed
+    return np.asarray(allowed[np.argpartition(values[allowed], -count)[-count:]])
 
 
 def _by_group(

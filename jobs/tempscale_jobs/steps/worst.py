@@ -261,7 +261,7 @@ def _finish(scope: Embedded, temperature: Temperature, search: _Search, left: _L
         searched.append(
             key
             | {"ranking": ranking, "threshold": search.thresholds[ranking], "pairs": pairs, "texts": len(texts)}
-            | {"kept_by_traces": int(masks[ranking].sum()), "kept_by_factors": int(found.left[ranking].sum())}
+            | {"kept_by_traces": int(masks[ranking].sum()), "kept_by_factors": int(found.remaining[ranking].sum())}
         )
     storage.write_table(f"{search.place}/socm_pairs.parquet", SOCM_PAIRS.build_rows(ranked))
     storage.write_table(f"{search.place}/socm_search.parquet", SOCM_SEARCH.build_rows(searched))

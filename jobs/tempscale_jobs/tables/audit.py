@@ -496,7 +496,7 @@ SOCM_SEARCH = Table(
         ),
         Column("pairs", BIG, "pairs", "pairs of the corpus"),
         Column("kept_by_traces", BIG, "pairs", "pairs that d_Σ ≤ (tr Σ_1 + tr Σ_2)/4 left"),
-        Column("kept_by_factors", BIG, "pairs", "of these, pairs that the first rows of factors left, which are exact"),
+        Column("kept_by_factors", BIG, "pairs", "of these, pairs that bounds from factors left; their d_Σ is exact"),
         Column("texts", BIG, "texts", "texts whose factors were computed again"),
     ),
 )

@@ -13,6 +13,10 @@ _KNOWN = {
 }  # fmt: skip
 
 
+_RENAMED = {"socm_search": {"kept_by_frobenius": "kept_by_factors"}}
+"""Columns that had other names in an earlier version, by table."""
+
+
 def current_name(name: str, table: pa.Table) -> str:
     """The name of a table in this version: up to 0.2 `diagnose_findings` was `findings`, which every command has now."""
     return diagnose.FINDINGS.name if name == findings.FINDINGS.name and "finding" in table.column_names else name
@@ -22,6 +26,8 @@ def completed(name: str, table: pa.Table) -> pa.Table:
     """The table with all columns of its schema, in their order; columns that the schema does not have stay behind them."""
     if name not in _KNOWN:
         return table
+    names = _RENAMED.get(name, {})
+    table = table.rename_columns([names.get(column, column) for column in table.column_names])
     fields = _KNOWN[name].schema()
     absent = [field for field in fields if field.name not in table.column_names]
     for field in absent:

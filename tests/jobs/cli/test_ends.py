@@ -185,27 +185,34 @@ def test_a_kill_while_ray_ends_waits_for_its_end():
 
 
 _WHILE_IT_LOGS = """
-import logging, sys
+import logging, sys, time
+from contextlib import nullcontext
 from tempscale_jobs.config.sections import Execution
 from tempscale_jobs.runs import lock
 from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers.cluster import initialized, session
 
-lock.RENEWED_SECONDS = 0.01
-logging.getLogger().addHandler(handler := logging.NullHandler())
+def logs(owner, written=lock._written):
+    logging.getLogger("another").warning("renewed")
+    return written(owner)
+
+lock.RENEWED_SECONDS, lock._written = 0.01, logs
+logging.basicConfig()
+with_ray = sys.argv[2] == "while Ray runs"
 try:
-    with lock.locked(Storage(sys.argv[1])), session(Execution.model_validate({"workers": 1})):
-        logging._lock.acquire()
-        handler.acquire()
+    with lock.locked(Storage(sys.argv[1])), session(Execution.model_validate({"workers": 1})) if with_ray else nullcontext():
+        (logging._lock if with_ray else logging.getLogger().handlers[0]).acquire()
+        time.sleep(0.5)  # The thread that renews the lock waits for it.
         raise KeyboardInterrupt
 except KeyboardInterrupt:
     print("interrupted", initialized())
 """
 
 
-def test_an_interrupt_between_a_lock_of_logging_and_its_release_is_no_deadlock(tmp_path):
+@pytest.mark.parametrize("when", ["while Ray runs", "without Ray"])
+def test_an_interrupt_between_a_lock_of_logging_and_its_release_is_no_deadlock(when, tmp_path):
     """Found once in thirty kills while Ray starts: its thousand imports make loggers, each with that lock."""
-    command = [sys.executable, "-c", _WHILE_IT_LOGS, str(tmp_path / "run")]
+    command = [sys.executable, "-c", _WHILE_IT_LOGS, str(tmp_path / "run"), when]
     found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stdout) == (0, "interrupted False\n"), found.stderr
 
