@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -13,6 +14,7 @@ from tempscale_jobs.errors import IncompleteRun, UsageError
 from tempscale_jobs.runs import folder, provenance
 from tempscale_jobs.runs.journal import Journal
 from tempscale_jobs.runs.storage import Storage
+from tempscale_jobs.tables.finished import completed
 from tempscale_jobs.urls import without_secrets
 
 
@@ -153,3 +155,13 @@ def test_the_revision_of_a_hub_name_is_in_the_record(tmp_path, minilm):
     models = [replace(run.models[0], label="of the hub", revision="abc"), run.models[0]]
     found = folder.facts(replace(run, models=models), config)["models"]
     assert [entry.get("revision") for entry in found.values()] == ["abc", None]
+
+
+def test_tables_of_an_earlier_version_have_the_names_and_columns_of_this_one():
+    earlier = pa.table({"ranking": ["socm"], "kept_by_frobenius": pa.array([7], pa.int64()), "of_another_tool": [1]})
+    found = completed("socm_search", earlier)
+    assert found.column("kept_by_factors").to_pylist() == [7]
+    assert found.column("texts").to_pylist() == [None]
+    assert found.column_names[-1] == "of_another_tool"
+    assert "kept_by_frobenius" not in found.column_names
+    assert completed("of_another_tool", earlier) == earlier
