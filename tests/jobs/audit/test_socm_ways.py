@@ -55,6 +55,7 @@ def test_the_most_collapsed_pairs_of_the_corpus_are_those_of_all_pairs(asked_tab
     assert ((1 - 2 * found["d_mu"].to_numpy()) >= limit - 1e-3).all()
 
 
+@pytest.mark.soak
 def test_panels_of_blocks_are_searched_as_single_blocks_are(asked_tables, tmp_path, asked_corpus, small_model, monkeypatch):
     how = {"socm_top_over": "corpus", "worst_pairs": RANKED}
     for name, together in (("blocks", 1), ("panels", 3)):

@@ -319,7 +319,7 @@ def test_a_hundred_thousand_rows_are_read_as_they_were_while_another_session_wri
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("changed", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_a_killed_run_goes_on_to_the_same_bytes_unless_the_table_changed(many, database, changed):
     folder, _ = many
     source, out = f"{database.replace('owner', 'reader')}?table=many", folder / f"killed-{changed}"

@@ -166,7 +166,10 @@ def test_workers_and_shards_do_not_change_the_bytes(runs, small_model, other, tm
 @pytest.mark.proof
 @pytest.mark.parametrize(
     ("what", "parts"),
-    [("model:OTHER", "texts/model=other/*/*.parquet"), ("chunk:32:late", "partials/chunks/*/*/texts/*/*/*.parquet")],
+    [
+        ("model:OTHER", "texts/model=other/*/*.parquet"),
+        pytest.param("chunk:32:late", "partials/chunks/*/*/texts/*/*/*.parquet", marks=pytest.mark.soak),
+    ],
 )
 def test_a_run_killed_while_it_embeds_the_texts_again_goes_on_to_the_same_bytes(
     runs, small_model, other, ray_address, tmp_path, monkeypatch, what, parts

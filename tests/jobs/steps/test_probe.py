@@ -33,6 +33,7 @@ def run(out, *how, **analysis):
     return tables["prefix_probe"], tables["collapse_summary"]
 
 
+@pytest.mark.soak
 def test_a_smaller_error_takes_more_texts_and_as_many_give_the_same(corpus, small_model, tmp_path_factory):
     place = tmp_path_factory.mktemp("probed")
     rough, summary = run(place / "rough", corpus, small_model, probe_se=1.0)
