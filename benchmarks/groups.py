@@ -50,8 +50,9 @@ GROUPS = {
         """200 Wikipedia paragraphs, cut at 256 tokens, through the real MiniLM in float32 on two threads: the backends of
         sentence-transformers, and onnxruntime and OpenVINO with our weights, exported, in batches of 32 of similar length
         (fastembed is onnxruntime). The largest difference is to sentence-transformers' own backend; its OpenVINO backend
-        computes in bfloat16 on a processor that has it, hence the difference and more than 100 %. None of them gives token
-        moments, layers or a temperature.""",
+        computes in bfloat16 on a processor that has it, hence the difference and more than 100 %. Memory is all that a
+        process takes that loads one of them and embeds the texts once. None of them gives token moments, layers or a
+        temperature.""",
         "ratio to sentence-transformers",
     ),
     "overhead": Group(
@@ -176,6 +177,15 @@ GROUPS = {
         Runtime, and `tempscale verify --sample all`; a row is named if its cause is the planted one. Then samples of clean
         indexes, and one of a million rows. Whole commands with two cores.""",
     ),
+    "wide": Group(
+        "Wide models, long texts",
+        """One random layer of Qwen3's shape with 384 to 4,096 dimensions, on texts of 512 to 8,192 tokens, one thread:
+        8,192 tokens are embedded, the pairs of a few texts compared, one text's layer looked at. The ratio is the share over
+        that of the first row of its kind; of pairs it is that to LAPACK's singular values of the same blocks. Memory is
+        what the process grows by.""",
+        "ratio to the narrow one's share, or to LAPACK",
+        hidden=("τ 0.8",),
+    ),
     "million": Group(
         "A million texts, and the next night",
         """Whole commands with two cores, from the file to the report: Wikipedia sentences through a random model of 2
@@ -186,7 +196,7 @@ GROUPS = {
     "gpu": Group(
         "On a GPU",
         """SOCM of all pairs of random token embeddings; cosines of 65,536 × 65,536 random embeddings of 768 dimensions; the
-        real MiniLM against sentence-transformers. «Tokens ready» leaves out tokenising.""",
+        real MiniLM against sentence-transformers; random models of other shapes. «Tokens ready» leaves out tokenising.""",
         "ratio to the first of its kind",
         hidden=(
             "tokens ready$",
