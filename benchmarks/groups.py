@@ -184,7 +184,7 @@ GROUPS = {
         that of the first row of its kind; of pairs it is that to LAPACK's singular values of the same blocks. Memory is
         what the process grows by.""",
         "ratio to the narrow one's share, or to LAPACK",
-        hidden=("τ 0.8",),
+        hidden=("τ 0.8", "factors"),
     ),
     "million": Group(
         "A million texts, and the next night",

@@ -223,7 +223,7 @@ BOUNDS = Subject(
     + of(
         f"{JOBS}/steps/factor_pairs.py",
         ("most_collapsed", "max(thresholds[ranking], float(reached))", "thresholds[ranking]"),
-        ("most_collapsed", "max(thresholds[ranking], float(reached))", "float(reached) * 1.01"),
+        ("most_collapsed", "max(thresholds[ranking], float(reached))", "2 * float(reached)"),
         ("most_collapsed", "len(chosen) == analysis.worst_pairs", "True"),
         ("most_collapsed", "len(places) <= _FEW * analysis.worst_pairs", "False"),
         ("most_collapsed", "remaining[ranking][places] &= kept", "pass"),

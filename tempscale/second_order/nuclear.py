@@ -19,8 +19,8 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 _LANES = 16
-LARGEST_BLOCK = 512 * 512
-"""Elements of the largest cross block computed in lanes: sixteen of these take 16 MB."""
+LARGEST_BLOCK = 448 * 448
+"""Elements of the largest cross block computed in lanes; from there on Gram matrices are faster, by 1.2 at 512×512."""
 _CHUNK_ELEMENTS = 1 << 19
 """Float32 elements of the products computed at once on a CPU: 2 MB, about the second-level cache of one core."""
 GRAM_ELEMENTS = 4_000_000
