@@ -22,6 +22,7 @@ import torch
 from benchmarks.embedding import operations
 from benchmarks.gpu import DTYPES, dense, seconds_of
 from benchmarks.gpu_embedding import random_texts
+from benchmarks.measuring import save
 
 TEXTS, SHARDS = 8_000, 16
 UNPACKED = "MPNet base"
@@ -38,49 +39,26 @@ def measure(device: str = "cuda", small: bool = False) -> Iterator[dict[str, Any
     os.environ |= {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}  # A thread that tokenises is one.
     corpus = random_texts(40 if small else TEXTS)
     with tempfile.TemporaryDirectory(prefix="tempscale-shapes-") as folder:
-        for name, save in (_tiny() if small else _shapes()).items():
-            save(Path(folder, name))
+        for name, model in _shapes(small).items():
+            save(model(), Path(folder, name), 256)
             yield from _of_shape(device, Path(folder, name), name, corpus)
         yield from _end_to_end(device, corpus, (1, 2) if small else THREADS)
         yield from _tiles(device, Path(folder, "tiles"), 64 if small else BLOCK)
 
 
-def _shapes() -> dict[str, Callable[[Path], None]]:
-    """Functions that save a random model of a shape, with MiniLM's tokenizer, by name."""
+def _shapes(small: bool) -> dict[str, Callable[[], Any]]:
+    """Functions that make random models, by the name of their shape; small ones are quick on a processor."""
     from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, Qwen3Config, Qwen3Model
 
-    sizes = {"hidden_size": 1024, "intermediate_size": 3072, "num_hidden_layers": 28, "head_dim": 128}
-    heads = {"num_attention_heads": 16, "num_key_value_heads": 8}
-    decoder = Qwen3Config(vocab_size=30522, max_position_embeddings=512, **sizes, **heads)
+    tiny = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
+    decoder = {"hidden_size": 1024, "num_hidden_layers": 28, "num_attention_heads": 16, "intermediate_size": 3072}
+    heads = {"head_dim": 32, "num_key_value_heads": 1} if small else {"head_dim": 128, "num_key_value_heads": 8}
+    sizes = tiny if small else {}
     return {
-        "BERT base": lambda folder: _save(BertModel(BertConfig()), folder),
-        UNPACKED: lambda folder: _save(MPNetModel(MPNetConfig()), folder),
-        "Qwen3-0.6B": lambda folder: _save(Qwen3Model(decoder), folder),
+        "BERT base": lambda: BertModel(BertConfig(**sizes)),
+        UNPACKED: lambda: MPNetModel(MPNetConfig(**sizes)),
+        "Qwen3-0.6B": lambda: Qwen3Model(Qwen3Config(vocab_size=30522, **(decoder | sizes), **heads)),
     }
-
-
-def _tiny() -> dict[str, Callable[[Path], None]]:
-    """The same with sizes that a processor computes at once."""
-    from transformers import BertConfig, BertModel, MPNetConfig, MPNetModel, Qwen3Config, Qwen3Model
-
-    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128}
-    decoder = Qwen3Config(vocab_size=30522, head_dim=32, num_key_value_heads=1, **sizes)
-    return {
-        "BERT base": lambda folder: _save(BertModel(BertConfig(**sizes)), folder),
-        UNPACKED: lambda folder: _save(MPNetModel(MPNetConfig(**sizes)), folder),
-        "Qwen3-0.6B": lambda folder: _save(Qwen3Model(decoder), folder),
-    }
-
-
-def _save(model: Any, folder: Path) -> None:
-    from transformers import AutoTokenizer
-
-    from tempscale.model.checkpoint import default_model
-
-    model.save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(default_model())
-    tokenizer.model_max_length = 256
-    tokenizer.save_pretrained(folder)
 
 
 def _of_shape(device: str, folder: Path, name: str, corpus: Sequence[str]) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,6 @@ memory is the growth of the process up to its peak. `python -m benchmarks layers
 from __future__ import annotations
 
 import json
-import resource
 import statistics
 import subprocess
 import sys
@@ -15,6 +14,8 @@ import time
 from typing import Any
 
 import torch
+
+from benchmarks.measuring import peak_bytes
 
 TEXTS, TOKENS = 8, 512
 SECONDS = 10
@@ -97,12 +98,12 @@ def _main(way: str) -> None:
             plain(encoder, ids) if way == "plain" else glance.of(encoder.model, ids)
 
     look(texts[0][:16])
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_bytes()
     begun = time.perf_counter()
     for ids in texts:
         look(ids)
     seconds = time.perf_counter() - begun
-    print(json.dumps({"seconds": seconds, "bytes": 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)}))
+    print(json.dumps({"seconds": seconds, "bytes": peak_bytes() - before}))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -31,6 +32,18 @@ def fastest(rounds: int, *works: Callable[[], object]) -> list[float]:
             if number:
                 best[place] = min(best[place], time.perf_counter() - begun)
     return best
+
+
+def save(model: Any, folder: Path, window: int) -> None:
+    """Save a model with MiniLM's tokenizer, whose texts are cut at a window."""
+    from transformers import AutoTokenizer
+
+    from tempscale.model.checkpoint import default_model
+
+    model.save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(default_model())
+    tokenizer.model_max_length = window
+    tokenizer.save_pretrained(folder)
 
 
 def peak_bytes() -> int:

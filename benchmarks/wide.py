@@ -2,7 +2,7 @@
 
 Each width and length runs in a process of its own; the memory of a way is what the process grows by at its peak. The layer
 is a random one of Qwen3's architecture. The ratio is the share of the product's rate over that of the narrowest layer on the
-shortest texts: a way that does not scale shows as a ratio far below 1. `python -m benchmarks wide`, about 25 minutes.
+shortest texts: a way that does not scale shows as a ratio far below 1. `python -m benchmarks wide`, about 20 minutes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ import psutil
 import torch
 
 from benchmarks.embedding import operations
-from benchmarks.measuring import gemm_rate, peak_bytes
+from benchmarks.measuring import gemm_rate, peak_bytes, save
 
 WIDTHS, LENGTHS = (384, 768, 1024, 4096), (512, 2048, 8192)
 EMBEDDED_TOKENS = 8192
 """Tokens that one measurement embeds: so many texts of one length."""
-_SMALL = 512
-"""Factors of at most so many rows are compared sixteen pairs at a time: then six texts are measured, else two."""
 _SVD_ROWS = 1024
 """Of larger cross blocks LAPACK's singular values in float32 are not measured beside ours: they take minutes."""
 
@@ -49,28 +47,25 @@ def measure() -> list[dict[str, Any]]:
 
 def _model(folder: Path, width: int, length: int) -> None:
     """One random layer with MiniLM's tokenizer."""
-    from transformers import AutoTokenizer, Qwen3Config, Qwen3Model
-
-    from tempscale.model.checkpoint import default_model
+    from transformers import Qwen3Config, Qwen3Model
 
     torch.manual_seed(0)
     head = 64 if width == WIDTHS[0] else 128
     sizes = {"hidden_size": width, "intermediate_size": 3 * width, "num_hidden_layers": 1, "head_dim": head}
     heads = {"num_attention_heads": width // head, "num_key_value_heads": width // head}
     config = Qwen3Config(vocab_size=30522, max_position_embeddings=length, **sizes, **heads)
-    Qwen3Model(config).save_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(default_model())
-    tokenizer.model_max_length = length
-    tokenizer.save_pretrained(folder)
+    save(Qwen3Model(config), folder, length)
 
 
 def _ways(encoder: Any, length: int) -> dict[str, Callable[[], dict[str, Any]]]:
     """What is measured of texts of one length, by name."""
     from tempscale.model.sequences import Tokens
+    from tempscale.second_order.nuclear import LARGEST_BLOCK
 
     generator = torch.Generator().manual_seed(0)
     texts = EMBEDDED_TOKENS // length
-    factored = 6 if min(encoder.model.config.hidden_size, length) <= _SMALL else 2
+    # Pairs of smaller blocks are computed sixteen at a time: six texts have fifteen.
+    factored = 6 if min(encoder.model.config.hidden_size, length) ** 2 <= LARGEST_BLOCK else 2
     ids = torch.randint(1000, 30_000, (max(texts, factored), length), generator=generator).tolist()
     tokens = Tokens(ids[:texts], [False] * texts)
 

@@ -34,7 +34,6 @@ SEEDS = 1024
 MOST_PAIRS = 50_000_000
 _OF_SEEDS, _OF_LEFT = "partials/top-seeds", "partials/top-factors"
 """The folders of the factors of these texts, and of those of the remaining pairs, until the pairs are ranked."""
-RANKINGS = ("socm", "same_mean")
 
 
 @dataclass(frozen=True)
