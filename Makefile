@@ -74,6 +74,7 @@ $(VENV)/.demo $(VENV)/.dev: $(VENV)/.%: $(BIN)/python pyproject.toml constraints
 	$(INSTALL) --require-hashes --no-deps -r requirements/build.txt
 	$(INSTALL) -c constraints.txt "$$(grep '^torch==' constraints.txt)"
 	$(INSTALL) --no-deps --no-build-isolation -e .
+	$(BIN)/python -m tempscale.precompile
 	@touch $@
 
 # What writes down the packages of an image, apart, as in the image: with rfc3987-syntax, which it needs, `import ray` takes three

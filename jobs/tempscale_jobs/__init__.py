@@ -231,5 +231,6 @@ The steps compute with `tempscale/`, the science, which knows no Ray and no tabl
     measures              SOCM and σ_a of texts as they are
     optional              libraries that may be missing
     compiled, lanes       loops compiled by numba, sixteen numbers at once
+    precompile            the loops that an audit needs, compiled beforehand
     tf32                  how a GPU multiplies float32
 """

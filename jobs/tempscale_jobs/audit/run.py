@@ -233,7 +233,9 @@ def _measure_all_pairs(scope: Embedded) -> None:
     # start takes longer than they; for others it makes room. With GPUs the crew computes the tiles, where all pairs are
     # compared.
     if not scope.cluster.gpus and len(scope.texts) <= FEW_TEXTS and _is_more_to_come(scope):
-        scope = replace(scope, cluster=replace(scope.cluster, keeps_crew=True))
+        # One task at a time: a second process would import for longer than all of them take. Queries may be many.
+        workers = 1 if scope.config.queries is None else scope.cluster.workers
+        scope = replace(scope, cluster=replace(scope.cluster, keeps_crew=True, workers=workers))
     elif not scope.cluster.gpus or scope.analysis.cosine != "full":
         scope.crew.dismiss()
     for temperature in scope.run.temperatures:

@@ -61,7 +61,7 @@ class Labels:
         if not all_names:
             return cls(scope, order)
         files = scope.run.storage.list(scope.run.place("texts", scope.model, temperature))
-        return cls(scope, order, later(names_of_all, scope.run.storage, files, scope.texts.stored[order]))
+        return cls(scope, order, later(scope.cluster, names_of_all, scope.run.storage, files, scope.texts.stored[order]))
 
     def names(self, labels: np.ndarray) -> Any:
         """The names of the texts with these labels, or a reference to those of all texts."""
@@ -196,7 +196,9 @@ def search(temperature: Temperature, grid: Tiling, queries: Queries, corpus: Lab
         for group, panel in cluster.ordered([(g, p) for g in range(len(groups)) for p in range(grid.panels)]):
             if group not in embeddings:
                 rows = queries.layout.parts_and_rows(queries.places[groups[group]])
-                embeddings[group] = later(_read, queries.run.storage, files, rows, labels[groups[group]], grid.precision)
+                embeddings[group] = later(
+                    cluster, _read, queries.run.storage, files, rows, labels[groups[group]], grid.precision
+                )
             subtracted = None if offsets is None else [offsets[number] for number in grid.panel(panel)]
             arguments = (grid, panel, embeddings[group], grid.neighbours + queries.from_corpus, subtracted)
             yield Piece((group, panel), arguments, f"queries {group}, panel {panel}")

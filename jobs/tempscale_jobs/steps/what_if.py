@@ -66,7 +66,7 @@ def measure(scope: Embedded, queries: Run | None) -> None:
     with scope.journal.stage(scope.named("what if")) as stage:
         askers = _askers(scope, queries)
         variants = _fitted(scope, askers, [AS_IT_IS, *(what for what in analysis.what_if if not embeds_again(what))])
-        as_it_is = _Variants(later(_first, variants.fitted), variants.facts[:1])
+        as_it_is = _Variants(later(scope.cluster, _first, variants.fitted), variants.facts[:1])
         found = dict(zip(variants.facts, _search(scope, first, askers, variants), strict=True))
         for what in analysis.what_if:
             if (tau := temperature_of(what)) is not None:
@@ -152,7 +152,7 @@ def _fitted(scope: Embedded, askers: Askers, what: Sequence[str]) -> _Variants:
         asked = askers.layout.sample(FITTED)
         asking = askers.scope.embeddings(temperature, asked), np.maximum(askers.layout.tokens[asked], 1)
     texts = scope.embeddings(temperature, sample), np.maximum(scope.texts.tokens[sample], 1)
-    fitted = later(_fit, what, texts, _Groups.of(scope.texts, what, sample), asking)
+    fitted = later(scope.cluster, _fit, what, texts, _Groups.of(scope.texts, what, sample), asking)
     (facts,) = results(scope.cluster, _facts, [(fitted,)], "variants")
     return _Variants(fitted, facts)
 

@@ -151,9 +151,14 @@ def share(value: Any) -> Any:
     return ray.put(value)
 
 
-def later(function: Callable[..., Any], *arguments: Any) -> Any:
+def later(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> Any:
     """A reference to the result of a task with these arguments, for other tasks."""
-    return _remote(function).remote(*arguments)
+    import ray
+
+    reference = _remote(function).remote(*arguments)
+    if cluster.tasks == 1:  # A task at the same time would start another process.
+        ray.wait([reference])
+    return reference
 
 
 @lru_cache(maxsize=16)
