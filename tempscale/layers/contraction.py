@@ -12,8 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tempscale.layers.observe import Layer
-from tempscale.layers.spectrum import high_frequency
+from tempscale.layers.observe import Layer, few_rows
 
 
 class Contraction(NamedTuple):
@@ -99,9 +98,20 @@ def head_contraction(layer: Layer, gains: Float[Tensor, " head"]) -> Float[Tenso
         λ_h ≥ 0, (head,).
     """
     n = layer.attention.shape[-1]
-    squares = torch.stack([high_frequency(attention.double()).square().sum() for attention in layer.attention])
+    squares = torch.stack([_differences(attention) for attention in layer.attention])
     result: Tensor = gains.double().square() * squares / (n - 1 if n > 1 else torch.nan)
     return result
+
+
+def _differences(attention: Tensor) -> Tensor:
+    """‖PA‖²_F of one head, in float64."""
+    squares = torch.zeros((), dtype=torch.float64, device=attention.device)
+    mean = squares.expand(attention.shape[1])
+    for rows in few_rows(attention):
+        mean = mean + rows.double().sum(0) / len(attention)
+    for rows in few_rows(attention):
+        squares = squares + (rows.double() - mean).square().sum()
+    return squares
 
 
 def gain(layer: Layer) -> Float[Tensor, " head"]:

@@ -21,6 +21,8 @@ from tempscale.temperature.families import Block, Places, base_model, family_of,
 
 Seen = TypeVar("Seen")
 """The result of a visitor for one layer."""
+_CACHED = 1 << 18
+"""Elements of an attention matrix that are looked at together: all of a text of 512 tokens."""
 _SOFTMAX = (nn.functional.softmax, torch.softmax, Tensor.softmax)
 
 
@@ -210,13 +212,24 @@ def sigma_s(logits: Float[Tensor, "*head token token"]) -> Float[Tensor, "*head"
     Returns:
         σ_s, (…).
     """
-    lowest = torch.finfo(logits.dtype).min / 4
-    return torch.stack([_deviation(head, head > lowest) for head in logits.flatten(0, -3)]).reshape(logits.shape[:-2])
+    return torch.stack([_deviation(head) for head in logits.flatten(0, -3)]).reshape(logits.shape[:-2])
 
 
-def _deviation(logits: Tensor, visible: Tensor) -> Tensor:
-    """The standard deviation of one head's visible logits; float64 copies of all heads would take too much memory."""
-    count = visible.sum()
-    centred = logits.double().where(visible, 0)
-    centred = (centred - centred.sum() / count).where(visible, 0)
-    return centred.square().sum().div(count).sqrt()
+def _deviation(logits: Tensor) -> Tensor:
+    """The standard deviation of one head's visible logits."""
+    lowest, about = torch.finfo(logits.dtype).min / 4, None
+    count, total, squares = (torch.zeros((), dtype=torch.float64, device=logits.device) for _ in range(3))
+    for rows in few_rows(logits):
+        visible = rows > lowest
+        seen = visible.sum()
+        if about is None:  # The mean of the first rows: without it the squares could be much larger than the variance.
+            about = rows.double().where(visible, 0).sum() / seen
+        centred = (rows.double() - about).where(visible, 0)
+        count, total, squares = count + seen, total + centred.sum(), squares + centred.square().sum()
+    return (squares / count - (total / count).square()).clamp_min(0).sqrt()
+
+
+def few_rows(matrix: Float[Tensor, "*head token column"]) -> tuple[Tensor, ...]:
+    """The matrix, some rows at a time: on a CPU so few that a float64 copy of them stays in the caches."""
+    rows = matrix.shape[-2] if matrix.is_cuda else max(1, _CACHED // matrix.shape[-1])
+    return torch.split(matrix, rows, -2)

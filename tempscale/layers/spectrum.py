@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tempscale.layers.observe import few_rows
+
 if TYPE_CHECKING:
     from tempscale.layers.observe import Layer
 
@@ -54,7 +56,9 @@ def _lanczos(flat: Tensor, tolerance: float) -> Tensor:
     diagonal, off_diagonal = list[Tensor](), list[Tensor]()
     for step in range(1, n + 1):
         newest = basis[:, -1:]
-        following = newest @ flat.mT @ flat
+        following = torch.zeros_like(newest)
+        for rows in few_rows(flat):  # Read from memory once for both products.
+            following = following + newest @ rows.mT @ rows
         diagonal.append((following * newest).sum((1, 2)))
         scale = torch.maximum(scale, diagonal[-1][:, None, None])
         for _ in range(2):  # Two passes keep it orthogonal to all previous vectors.
@@ -128,13 +132,18 @@ def head_spectrum(layer: Layer, value_norms: Float[Tensor, " head"]) -> HeadSpec
     """
     sigma = sigma_a(layer.attention).double()
     pairs = zip(layer.attention, layer.values, strict=True)
-    after = torch.stack([high_frequency(attention.double() @ values.double()).norm() for attention, values in pairs])
+    after = torch.stack([high_frequency(_applied(attention, values.double())).norm() for attention, values in pairs])
     tokens = layer.attended.double()
     norm = high_frequency(tokens).norm()
     # If tokens differ only by rounding, such as copies of one token, the ratio would be one of rounding errors.
     norm = norm.where(norm > torch.finfo(layer.attended.dtype).eps * len(tokens) ** 0.5 * tokens.norm(), torch.nan)
     n = layer.attention.shape[-1]
     return HeadSpectrum(sigma, layer.sigma_s, sigma_a_bound(layer.sigma_s, n), after / (sigma * value_norms.double() * norm))
+
+
+def _applied(attention: Tensor, values: Tensor) -> Tensor:
+    """A·V of one head, with values in float64."""
+    return torch.cat([rows.double() @ values for rows in few_rows(attention)])
 
 
 def sigma_a_bound(sigma_s: Float[Tensor, "*head"], tokens: int) -> Float[Tensor, "*head"]:

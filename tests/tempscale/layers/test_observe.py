@@ -11,6 +11,7 @@ from attaching import hooked
 from places_by_hand import BEHIND_THE_SECOND_SUM, seen
 
 from tempscale import Encoder, attach
+from tempscale.layers import observe as observing
 from tempscale.layers.contraction import concentration, contraction, gain, head_contraction
 from tempscale.layers.observe import observe, sigma_s
 from tempscale.layers.spectrum import head_spectrum, high_frequency_ratios, sigma_a_bound
@@ -92,6 +93,13 @@ def _output(module):
 @pytest.mark.parametrize("tau", [1.0, 0.7])
 def test_every_figure_agrees_with_float64_and_attention_by_hand(tiny_model, family, tau):
     agrees(tiny_model(family), tiny_model(family).double(), family, IDS, tau)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_every_figure_agrees_if_few_rows_are_looked_at_together(tiny_model, family, rows, monkeypatch):
+    """As of long texts; the last rows are fewer."""
+    monkeypatch.setattr(observing, "_CACHED", rows * len(IDS))
+    agrees(tiny_model(family), tiny_model(family).double(), family, IDS, 0.7)
 
 
 @pytest.mark.proof
@@ -199,6 +207,14 @@ def test_the_bound_of_theorem_3_by_hand_and_at_its_ends():
 def test_logits_that_a_mask_hides_do_not_count():
     logits = torch.tensor([[[1.0, torch.finfo(torch.float32).min], [3.0, 2.0]]])
     assert float(sigma_s(logits)) == pytest.approx(float(torch.tensor([1.0, 3.0, 2.0]).std(correction=0)))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 1000])
+def test_logits_far_from_zero_keep_their_deviation(rows, monkeypatch):
+    monkeypatch.setattr(observing, "_CACHED", 8 * rows)
+    logits = 1e4 + torch.arange(64.0).reshape(1, 8, 8)
+    assert float(sigma_s(logits)) == pytest.approx(math.sqrt((64**2 - 1) / 12), rel=1e-12)
+    assert float(sigma_s(torch.full((1, 8, 8), 0.1))) == pytest.approx(0, abs=1e-12)
 
 
 def test_a_model_is_left_as_it_was(tiny_model):
