@@ -230,6 +230,13 @@ def _deviation(logits: Tensor) -> Tensor:
 
 
 def few_rows(matrix: Float[Tensor, "*head token column"]) -> tuple[Tensor, ...]:
-    """The matrix, some rows at a time: on a CPU so few that a float64 copy of them stays in the caches."""
+    """A matrix of each head, some rows at a time: on a CPU so few that a float64 copy of one head's stays in the caches.
+
+    Args:
+        matrix: (…, n, m).
+
+    Returns:
+        Views (…, rows, m) that together are the matrix.
+    """
     rows = matrix.shape[-2] if matrix.is_cuda else max(1, _CACHED // matrix.shape[-1])
     return torch.split(matrix, rows, -2)
