@@ -105,7 +105,7 @@ def _end_to_end(device: str, corpus: Sequence[str], threads: Sequence[int]) -> I
 
 
 def _run(encoders: Sequence[Any], shards: Sequence[list[str]], threads: int) -> None:
-    """Embed every shard: threads tokenise ahead, and each encoder takes the next shard that is ready."""
+    """Embed every shard: threads tokenise ahead, and the encoders take turns."""
     with ThreadPoolExecutor(threads) as tokenising, ThreadPoolExecutor(len(encoders)) as embedding:
         ready = [tokenising.submit(encoders[0].tokenizer, shard) for shard in shards]
 

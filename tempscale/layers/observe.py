@@ -223,7 +223,7 @@ def _deviation(logits: Tensor) -> Tensor:
         visible = rows > lowest
         seen = visible.sum()
         if about is None:  # The mean of the first rows: without it the squares could be much larger than the variance.
-            about = rows.double().where(visible, 0).sum() / seen
+            about = rows.double().where(visible, 0).sum() / seen.clamp_min(1)
         centred = (rows.double() - about).where(visible, 0)
         count, total, squares = count + seen, total + centred.sum(), squares + centred.square().sum()
     return (squares / count - (total / count).square()).clamp_min(0).sqrt()

@@ -5,17 +5,13 @@ S1 (arXiv 2410.24200) §2: DC[Z] = (1/n)11ᵀZ, HC[Z] = (I − (1/n)11ᵀ)Z, σ_
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from tempscale.layers.observe import few_rows
-
-if TYPE_CHECKING:
-    from tempscale.layers.observe import Layer
-
+from tempscale.layers.observe import Layer, few_rows
 
 _LOOK_EVERY, _ELEMENTS = 8, 1 << 20
 _SQUARINGS = 14
@@ -57,7 +53,7 @@ def _lanczos(flat: Tensor, tolerance: float) -> Tensor:
     for step in range(1, n + 1):
         newest = basis[:, -1:]
         following = torch.zeros_like(newest)
-        for rows in few_rows(flat):  # Read from memory once for both products.
+        for rows in few_rows(flat):  # Those of a long text are read from memory once for both products.
             following = following + newest @ rows.mT @ rows
         diagonal.append((following * newest).sum((1, 2)))
         scale = torch.maximum(scale, diagonal[-1][:, None, None])

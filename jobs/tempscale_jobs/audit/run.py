@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from tempscale.collapse.tiles import SMALLEST_BLOCK
 from tempscale.temperature.schedule import Temperature
 from tempscale_jobs import lifecycle
 from tempscale_jobs.audit import summary
@@ -233,9 +234,7 @@ def _measure_all_pairs(scope: Embedded) -> None:
     # start takes longer than they; for others it makes room. With GPUs the crew computes the tiles, where all pairs are
     # compared.
     if not scope.cluster.gpus and len(scope.texts) <= FEW_TEXTS and _is_more_to_come(scope):
-        # One task at a time: a second process would import for longer than all of them take. Queries may be many.
-        workers = 1 if scope.config.queries is None else scope.cluster.workers
-        scope = replace(scope, cluster=replace(scope.cluster, keeps_crew=True, workers=workers))
+        scope = replace(scope, cluster=replace(scope.cluster, keeps_crew=True, one_at_a_time=_is_quickly_compared(scope)))
     elif not scope.cluster.gpus or scope.analysis.cosine != "full":
         scope.crew.dismiss()
     for temperature in scope.run.temperatures:
@@ -251,6 +250,13 @@ def _measure_all_pairs(scope: Embedded) -> None:
     query_cosines.measure(scope, queries)
     served.compare(scope, queries)
     source_order.look(scope)
+
+
+def _is_quickly_compared(scope: Embedded) -> bool:
+    """Whether the steps over all pairs take less time than a second process to import what they need."""
+    # Queries and chunks may be many, and on several machines each has a process of its own.
+    alone = scope.config.queries is None and scope.config.execution.address is None
+    return alone and not scope.analysis.what_if and len(scope.texts) <= SMALLEST_BLOCK
 
 
 def _is_more_to_come(scope: Embedded) -> bool:

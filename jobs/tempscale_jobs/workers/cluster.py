@@ -67,6 +67,8 @@ class Cluster:
     actors_per_gpu: int = 1
     keeps_crew: bool = False
     """Whether model actors, which may hold all CPUs, stay while tasks run: then tasks claim none."""
+    one_at_a_time: bool = False
+    """Whether only one task runs at a time, in one process: for work that takes less time than another process to start."""
     journal: Journal | None = field(default=None, compare=False, repr=False)
     """Receives the slow pieces of work."""
 
@@ -90,6 +92,8 @@ class Cluster:
     @property
     def tasks(self) -> int:
         """Tasks that may run on CPUs at once: as many as workers or, where these have GPUs, all CPUs but one."""
+        if self.one_at_a_time:
+            return 1
         if not self.gpus:
             return self.workers
         import ray

@@ -152,12 +152,14 @@ def share(value: Any) -> Any:
 
 
 def later(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> Any:
-    """A reference to the result of a task with these arguments, for other tasks."""
+    """A reference to the result of a task with these arguments, for other tasks; it has ended where one runs at a time."""
     import ray
 
     reference = _remote(function).remote(*arguments)
-    if cluster.tasks == 1:  # A task at the same time would start another process.
-        ray.wait([reference])
+    if cluster.one_at_a_time:
+        ended, _ = ray.wait([reference], timeout=NO_PROGRESS_SECONDS, fetch_local=False)
+        if not ended:
+            raise IncompleteRun(_NO_PROGRESS)
     return reference
 
 

@@ -24,7 +24,7 @@ from tempscale_jobs.runs.storage import Storage
 from tempscale_jobs.workers import actor, dispatch
 from tempscale_jobs.workers import cluster as sessions
 from tempscale_jobs.workers import nodes as shared
-from tempscale_jobs.workers.dispatch import Crew, Piece, results
+from tempscale_jobs.workers.dispatch import Crew, Piece, later, results
 from tempscale_jobs.workers.meter import Meter, Turn
 from tempscale_jobs.workers.nodes import answer
 
@@ -181,6 +181,23 @@ def test_tasks_have_the_cpus_beside_the_gpus(cluster, tmp_path):
         folder.mkdir()
         found = results(own, beside, [(folder, number, together) for number in range(8)], "task")
         assert max(found) == together
+
+
+def ends(file):
+    """End after half a second."""
+    time.sleep(0.5)
+    file.touch()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_one_task_at_a_time_if_the_cluster_says_so(cluster, tmp_path, alone):
+    own = sessions.Cluster(3, 0, one_at_a_time=alone)
+    assert own.tasks == (1 if alone else 3)
+    reference = later(own, ends, tmp_path / "later")
+    assert (tmp_path / "later").exists() == alone
+    ray.get(reference)
+    found = results(own, beside, [(tmp_path, number, own.tasks) for number in range(4)], "task")
+    assert max(found) == own.tasks
 
 
 def failing(number):

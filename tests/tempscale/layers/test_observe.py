@@ -204,6 +204,14 @@ def test_the_bound_of_theorem_3_by_hand_and_at_its_ends():
     assert lengths == sorted(lengths, reverse=True)
 
 
+@pytest.mark.parametrize("rows", [1, 3, 1000])
+def test_the_first_rows_may_show_nothing(rows, monkeypatch):
+    monkeypatch.setattr(observing, "_CACHED", 8 * rows)
+    logits = torch.arange(64.0).reshape(1, 8, 8)
+    logits[:, :2] = torch.finfo(torch.float32).min
+    assert float(sigma_s(logits)) == pytest.approx(math.sqrt((48**2 - 1) / 12), rel=1e-12)
+
+
 def test_logits_that_a_mask_hides_do_not_count():
     logits = torch.tensor([[[1.0, torch.finfo(torch.float32).min], [3.0, 2.0]]])
     assert float(sigma_s(logits)) == pytest.approx(float(torch.tensor([1.0, 3.0, 2.0]).std(correction=0)))
