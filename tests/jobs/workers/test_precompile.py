@@ -20,7 +20,7 @@ def test_an_audit_compiles_no_loop_that_was_compiled_before(small_model, tmp_pat
     assert any("scan" in name for name in before)
     corpus = tmp_path / "texts.jsonl"
     corpus.write_text(as_lines(documented("pyarrow")))
-    audit = ["audit", "--corpus", str(corpus), "--model", small_model, "--limit", "200", "--socm-top-over", "corpus"]
-    command = [sys.executable, "-m", "tempscale_jobs", *audit, "--out", str(tmp_path / "run")]
+    audit = ["audit", "--corpus", str(corpus), "--limit", "60", "--model", small_model, "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "tempscale_jobs", *audit, "--tau", "1.0", "--socm-top-over", "corpus"]
     subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
     assert compiled() == before
