@@ -327,6 +327,7 @@ def test_a_run_of_0_2_whose_table_had_the_name_of_what_all_commands_have_now_is_
     assert (run / "report.html").read_bytes() == (finished / "report.html").read_bytes()
 
 
+@pytest.mark.proof
 def test_a_pair_may_be_named_and_its_tokens_left_out(tmp_path, ray_session, corpus, small_model, texts):
     named = tuple(sorted(texts)[4:6])
     data = settings(tmp_path / "run", corpus, small_model)

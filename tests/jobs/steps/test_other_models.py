@@ -72,6 +72,7 @@ def nearest(folder, who):
     return dict(zip(table["text_id"].to_list(), table["neighbours"].to_list(), strict=True))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("who", ["corpus", "queries"])
 def test_the_figures_are_those_of_an_audit_by_the_other_model(runs, who):
     reality, row = read_tables(runs / f"other-{who}"), overall(runs, who)
@@ -103,6 +104,7 @@ def cosines(folder):
     return vectors @ vectors.T - 3 * np.eye(len(vectors)), table["text_id"].to_list()
 
 
+@pytest.mark.proof
 def test_thresholds_are_carried_over_to_what_as_many_pairs_of_the_other_audit_reach(runs):
     rows = read_tables(runs / "swap-corpus")["what_if_thresholds"].filter(pl.col("by").is_null()).to_dicts()
     (old, ids), (new, same) = (cosines(runs / f"{name}-corpus") for name in ("swap", "other"))
@@ -124,6 +126,7 @@ def test_thresholds_are_carried_over_to_what_as_many_pairs_of_the_other_audit_re
     assert "Thresholds carried over, by length" in page
 
 
+@pytest.mark.proof
 def test_the_lengths_are_those_of_the_other_models_tokens(runs):
     """Its tokens are shorter, so more of its texts are long."""
     rows = read_tables(runs / "swap-corpus")["what_if"].filter(by="length")
@@ -132,6 +135,7 @@ def test_the_lengths_are_those_of_the_other_models_tokens(runs):
     assert sum(askers["model:other"]) == sum(askers[""]) == ASKERS
 
 
+@pytest.mark.proof
 def test_the_page_says_what_the_other_model_keeps_and_nothing_of_lengths(runs):
     page = (runs / "swap-corpus" / "report.html").read_text()
     assert "model:other keeps" in page
@@ -141,6 +145,7 @@ def test_the_page_says_what_the_other_model_keeps_and_nothing_of_lengths(runs):
     assert "the collapse gap, each by its own tokens, is" in sentence
 
 
+@pytest.mark.proof
 def test_nothing_of_the_other_model_stays_in_the_folder(runs):
     left = [file for file in (runs / "swap-queries").rglob("*") if "model=other" in str(file) and file.is_file()]
     assert {file.parent.name for file in left} == {"budget"}, "only how many tokens ran at once"

@@ -105,6 +105,7 @@ def test_bounds_fall_row_by_row_to_d_sigma(n1, n2, seed):
     assert all(later <= earlier + 1e-9 * (1 + traces) for earlier, later in itertools.pairwise(bounds))
 
 
+@pytest.mark.proof
 def test_bounds_of_real_texts_are_none_too_small_and_near(token_embeddings):
     """The fast way in float32 on texts of up to 512 tokens; 32 of up to 384 rows are most of the cross term."""
     texts = sorted(token_embeddings, key=len)[-12:]
